@@ -1,0 +1,17 @@
+"""The exceptions that gradcomp raises on purpose; each message names the value and the remedy."""
+
+
+class GradcompError(Exception):
+    """Base of every error below."""
+
+
+class CodecError(GradcompError, ValueError):
+    """A codec was given an option, an input or a payload that it cannot take."""
+
+
+class MismatchError(GradcompError, RuntimeError):
+    """Ranks disagree about what is to be exchanged; the same message is raised on all of them."""
+
+
+class MissingDependencyError(GradcompError, ImportError):
+    """TensorFlow or Horovod is missing, or of an unsupported version; says what to type."""
