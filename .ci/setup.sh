@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Brings .venv, Horovod and the extension up to date; every step whose inputs are unchanged is skipped.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+mkdir -p build
+exec 9>build/.setup.lock
+flock 9 # two makes at once: the second waits, then finds everything done
+
+.ci/system.sh
+
+python=${PYTHON:-python3}
+if ! "$VENV/bin/python" -c '' 2>/dev/null; then
+  echo "[2/5] creating .venv with $("$python" --version)"
+  logged venv "Remove .venv and run make again." "$python" -m venv --clear "$VENV"
+fi
+
+stamped packages "$ROOT $TENSORFLOW_VERSION $(digest pyproject.toml .ci/packages.sh)" \
+  "[3/5] installing TensorFlow $TENSORFLOW_VERSION and the Python packages (about 1 minute) ..." \
+  "The packages come from pip's configured index: check the network and run make again; what was fetched is kept." \
+  .ci/packages.sh
+
+stamped horovod "$HOROVOD_VERSION for $TENSORFLOW_VERSION $(digest .ci/horovod.sh)" \
+  "[4/5] building Horovod $HOROVOD_VERSION for TensorFlow $TENSORFLOW_VERSION (about 2 minutes) ..." \
+  "The first 'error:' in the log names the cause; Horovod needs g++ and make, and 2 GB of free memory a job." \
+  .ci/horovod.sh
+
+.ci/extension.sh

@@ -1,0 +1,28 @@
+# `make` lists the targets. Each brings .venv and the extension up to date first.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint sanitize test-tf-versions clean
+.NOTPARALLEL:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## create or refresh .venv: TensorFlow, Horovod, the extension (all targets do it)
+	@.ci/setup.sh
+
+demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the table (8 minutes)
+	@.venv/bin/python bench/demo.py
+
+test: setup lint sanitize test-tf-versions ## every check and test, with coverage of gradcomp/
+	@.ci/test.sh
+
+lint: setup ## ruff, mypy, import-linter, clang-format
+	@.ci/lint.sh
+
+sanitize: setup ## the kernel tests under AddressSanitizer and UBSan
+	@.ci/sanitize.sh
+
+test-tf-versions: setup ## the same built ops in older TensorFlows
+	@.ci/tf_versions.sh
+
+clean: ## remove what was built (.venv and .venvs stay: delete them by hand)
+	rm -rf build dist results gradcomp/*.so .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
