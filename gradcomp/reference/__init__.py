@@ -1,0 +1,30 @@
+"""The definition of every kernel, in NumPy; the native ones equal it bit for bit."""
+
+from gradcomp.reference.bucket import decode, encode, reduce
+from gradcomp.reference.elias_fano import elias_fano_decode, elias_fano_encode
+from gradcomp.reference.floats import cast_decode, cast_encode
+from gradcomp.reference.params import KernelParams, check_params, payload_size, segment_size
+from gradcomp.reference.quantize import quantize_decode, quantize_encode
+from gradcomp.reference.threefry import Stream, threefry4x32
+from gradcomp.reference.topk import topk_decode, topk_encode, topk_select
+
+__all__ = [
+    "KernelParams",
+    "Stream",
+    "cast_decode",
+    "cast_encode",
+    "check_params",
+    "decode",
+    "elias_fano_decode",
+    "elias_fano_encode",
+    "encode",
+    "payload_size",
+    "quantize_decode",
+    "quantize_encode",
+    "reduce",
+    "segment_size",
+    "threefry4x32",
+    "topk_decode",
+    "topk_encode",
+    "topk_select",
+]
