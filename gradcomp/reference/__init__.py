@@ -2,14 +2,18 @@
 
 from gradcomp.reference.bucket import decode, encode, reduce
 from gradcomp.reference.elias_fano import elias_fano_decode, elias_fano_encode
-from gradcomp.reference.floats import cast_decode, cast_encode
+from gradcomp.reference.floats import Floats, Payload, cast_decode, cast_encode
 from gradcomp.reference.params import KernelParams, check_params, payload_size, segment_size
 from gradcomp.reference.quantize import quantize_decode, quantize_encode
+from gradcomp.reference.segment import SegmentCodec
 from gradcomp.reference.threefry import Stream, threefry4x32
 from gradcomp.reference.topk import topk_decode, topk_encode, topk_select
 
 __all__ = [
+    "Floats",
     "KernelParams",
+    "Payload",
+    "SegmentCodec",
     "Stream",
     "cast_decode",
     "cast_encode",

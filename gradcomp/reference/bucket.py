@@ -2,52 +2,48 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradcomp.reference.floats import (
-    Floats,
-    Payload,
-    canonical,
-    cast_decode,
-    cast_encode,
-    to_dtype,
-    widen,
-)
-from gradcomp.reference.params import KernelParams, check_params, payload_size, segment_size
-from gradcomp.reference.quantize import quantize_decode, quantize_encode
+from gradcomp.reference.floats import Floats, Payload, canonical, cast_decode, to_dtype, widen
+from gradcomp.reference.params import KernelParams
+from gradcomp.reference.segment import SegmentCodec, as_segment_codec
 from gradcomp.reference.threefry import Stream
-from gradcomp.reference.topk import topk_decode, topk_encode
 
 
-def _rows(params: KernelParams, segments: ArrayLike) -> list[list[int]]:
-    """The rows of a segment table as Python ints, each checked by itself."""
-    check_params(params)
+class _Segment(NamedTuple):
+    """One row of a segment table; `stream` seeds the random bits."""
+
+    tensor: int
+    start: int
+    length: int
+    kept: int
+    stream: int
+
+
+def _rows(codec: SegmentCodec, segments: ArrayLike) -> list[_Segment]:
+    """The rows of a segment table, each checked by itself."""
     table = np.asarray(segments)
     if table.ndim != 2 or table.shape[1] != 5 or table.dtype != np.int64:
         raise ValueError(f"segments must be int64 [S, 5], got {table.dtype} {list(table.shape)}")
-    rows: list[list[int]] = table.tolist()
+    rows = [_Segment(*row) for row in table.tolist()]
     for row in rows:
-        _, start, length, kept, _ = row
-        most = length if params.family == "topk" else 0
-        if start < 0 or length < 0 or not 0 <= kept <= most:
-            raise ValueError(f"segment {row} is out of range")
-        if params.family == "quantize" and start % params.block_size:
-            raise ValueError(f"segment {row} does not start at a block of {params.block_size}")
+        if row.start < 0 or not 0 <= row.kept <= row.length or row.start % codec.cut:
+            raise ValueError(f"{row} is out of range, or starts within a block of {codec.cut}")
     return rows
 
 
-def _check_cover(rows: list[list[int]], numels: Sequence[int]) -> None:
+def _check_cover(rows: list[_Segment], numels: Sequence[int]) -> None:
     """Raises ValueError unless the rows cover every tensor once, in order."""
     filled = [0] * len(numels)
     last = 0
-    for tensor, start, length, _, _ in rows:
-        if not last <= tensor < len(numels) or start != filled[tensor]:
-            raise ValueError(f"segment ({tensor}, {start}, {length}) does not follow the last one")
-        filled[tensor] += length
-        last = tensor
+    for row in rows:
+        if not last <= row.tensor < len(numels) or row.start != filled[row.tensor]:
+            raise ValueError(f"{row} does not follow the one before it")
+        filled[row.tensor] += row.length
+        last = row.tensor
     if filled != list(numels):
         raise ValueError(f"the segments cover {filled} elements of tensors of {list(numels)}")
 
@@ -59,50 +55,39 @@ def _split(flat: Floats, sizes: Iterable[int]) -> list[Floats]:
 
 
 def _encode_rows(
-    params: KernelParams, parts: list[Floats], rows: list[list[int]], rng: Sequence[int]
+    codec: SegmentCodec, x: Floats, rows: list[_Segment], rng: Sequence[int]
 ) -> Payload:
-    """The payloads of the segments' values, one after the other."""
+    """The payloads of the segments that `x` consists of, one after the other."""
     seed, step, rank, phase = (int(word) for word in rng)
     payloads = [np.empty(0, np.uint8)]
-    for x, (_, start, _, kept, stream) in zip(parts, rows, strict=True):
-        random = Stream(seed, step, rank, phase, stream)
-        if params.family == "topk":
-            payloads.append(topk_encode(params, x, kept, random))
-        elif params.family == "quantize":
-            payloads.append(quantize_encode(params, x, start, random))
-        else:
-            payloads.append(cast_encode(params.family, x))
+    for row, part in zip(rows, _split(x, [row.length for row in rows]), strict=True):
+        random = Stream(seed, step, rank, phase, row.stream)
+        payloads.append(codec.encode(part, row.start, row.kept, random))
     return np.concatenate(payloads)
 
 
-def _decode_rows(params: KernelParams, payload: Payload, rows: list[list[int]]) -> Floats:
+def _decode_rows(codec: SegmentCodec, payload: Payload, rows: list[_Segment]) -> Floats:
     """float32 [sum of lengths]: what one payload stands for."""
     values, at = [np.empty(0, np.float32)], 0
-    for _, _, length, kept, _ in rows:
-        size = segment_size(params, length, kept)
-        part = payload[at : at + size]
-        if params.family == "topk":
-            values.append(topk_decode(params, part, length, kept))
-        elif params.family == "quantize":
-            values.append(quantize_decode(params, part, length))
-        else:
-            values.append(cast_decode(params.family, part))
+    for row in rows:
+        size = codec.size(row.length, row.kept)
+        values.append(codec.decode(payload[at : at + size], row.length, row.kept))
         at += size
     return np.concatenate(values)
 
 
 def _accumulate(
-    params: KernelParams, payloads: Payload, world: int, rows: list[list[int]], scale: float
+    codec: SegmentCodec, payloads: Payload, world: int, rows: list[_Segment], scale: float
 ) -> Floats:
     """float32 [sum of lengths]: the sum of `world` payloads in rank order, times `scale`."""
-    size = payload_size(params, rows)
+    size = sum(codec.size(row.length, row.kept) for row in rows)
     if payloads.dtype != np.uint8 or payloads.shape != (world * size,) or world < 1:
         got = f"{payloads.dtype} {list(payloads.shape)}"
         raise ValueError(f"expected {world} payloads of {size} bytes, got {got}")
     with np.errstate(all="ignore"):
-        total = _decode_rows(params, payloads[:size], rows)
+        total = _decode_rows(codec, payloads[:size], rows)
         for rank in range(1, world):
-            total = total + _decode_rows(params, payloads[rank * size : (rank + 1) * size], rows)
+            total = total + _decode_rows(codec, payloads[rank * size : (rank + 1) * size], rows)
         return canonical(total * np.float32(scale))
 
 
@@ -122,7 +107,7 @@ def _corrected(x: Floats, residual: Floats | None) -> Floats:
 
 
 def encode(
-    params: KernelParams,
+    kernel: KernelParams | SegmentCodec,
     gradients: Sequence[NDArray[Any]],
     residuals: Sequence[Floats] | None,
     segments: ArrayLike,
@@ -131,33 +116,33 @@ def encode(
     """Encodes a bucket; with residuals, of gradient + residual, and says what was left over.
 
     Args:
-      params: which kernel.
+      kernel: the family and its options, or any segment codec.
       gradients: float32, float16 or bfloat16 arrays of any shape.
       residuals: float32 arrays of the same sizes, left as they are; None for no feedback.
       segments: int64 [S, 5]; the rows cover every tensor once, in order.
       rng: (seed, step, rank, phase).
     Returns:
-      uint8 [payload_size(params, segments)], and the new residuals in the gradients' shapes.
+      uint8 [payload size], and the new residuals in the gradients' shapes.
     Raises:
       ValueError: a table or a dtype that does not fit.
     """
-    rows = _rows(params, segments)
+    codec = as_segment_codec(kernel)
+    rows = _rows(codec, segments)
     _check_cover(rows, [g.size for g in gradients])
     flat = [widen(g).reshape(-1) for g in gradients]
     old: Sequence[Floats | None] = [None] * len(flat) if residuals is None else residuals
     corrected = [_corrected(g, r) for g, r in zip(flat, old, strict=True)]
-    parts = [corrected[t][start : start + length] for t, start, length, _, _ in rows]
-    payload = _encode_rows(params, parts, rows, rng)
+    # Rows are in the order of tensors, so that this is all rows end to end, too.
+    x = np.concatenate([np.empty(0, np.float32), *corrected])
+    payload = _encode_rows(codec, x, rows, rng)
     if residuals is None:
         return payload, None
-    x = np.concatenate([np.empty(0, np.float32), *corrected])
-    left = _left_over(x, _decode_rows(params, payload, rows))
-    new = _split(left, [g.size for g in gradients])
+    new = _split(_left_over(x, _decode_rows(codec, payload, rows)), [g.size for g in gradients])
     return payload, [r.reshape(g.shape) for r, g in zip(new, gradients, strict=True)]
 
 
 def decode(
-    params: KernelParams,
+    kernel: KernelParams | SegmentCodec,
     payloads: Payload,
     world: int,
     segments: ArrayLike,
@@ -168,7 +153,7 @@ def decode(
     """Decodes `world` payloads, sums them in rank order and multiplies by `scale`.
 
     Args:
-      payloads: uint8 [world * payload_size(params, segments)].
+      payloads: uint8 [world * payload size].
       segments: int64 [S, 5]; the rows cover every tensor once, in order.
       shapes, dtypes: of the outputs; "bfloat16" gives uint16 bits unless NumPy knows that dtype.
     Returns:
@@ -176,10 +161,11 @@ def decode(
     Raises:
       ValueError: payloads of the wrong size, or bytes that no encoder writes.
     """
-    rows = _rows(params, segments)
+    codec = as_segment_codec(kernel)
+    rows = _rows(codec, segments)
     numels = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
     _check_cover(rows, numels)
-    total = _accumulate(params, payloads, world, rows, scale)
+    total = _accumulate(codec, payloads, world, rows, scale)
     outputs, finite = [], True
     for part, shape, dtype in zip(_split(total, numels), shapes, dtypes, strict=True):
         out = to_dtype(part, dtype)
@@ -190,7 +176,7 @@ def decode(
 
 
 def reduce(
-    params: KernelParams,
+    kernel: KernelParams | SegmentCodec,
     payloads: Payload,
     world: int,
     residual: Floats | None,
@@ -201,23 +187,23 @@ def reduce(
     """The middle of a two-phase exchange: sums a chunk of all ranks' payloads and encodes the sum.
 
     Args:
-      params: a cast or "quantize".
-      payloads: uint8 [world * payload_size(params, segments)].
+      kernel: any but "topk".
+      payloads: uint8 [world * payload size].
       residual: float32 [sum of lengths] of the chunk, left as it is; None for no feedback.
       segments: int64 [S, 5]: a contiguous run of a bucket's rows.
       rng: (seed, step, rank, phase).
       scale: multiplies the sum before it is encoded.
     Returns:
-      uint8 [payload_size(params, segments)], and the new residual.
+      uint8 [payload size], and the new residual.
     Raises:
       ValueError: "topk", payloads of the wrong size, a residual that does not fit.
     """
-    rows = _rows(params, segments)
-    if params.family == "topk":
+    codec = as_segment_codec(kernel)
+    rows = _rows(codec, segments)
+    if isinstance(kernel, KernelParams) and kernel.family == "topk":
         raise ValueError("topk cannot be reduced in two phases")
-    x = _corrected(_accumulate(params, payloads, world, rows, scale), residual)
-    parts = _split(x, [row[2] for row in rows])
-    payload = _encode_rows(params, parts, rows, rng)
+    x = _corrected(_accumulate(codec, payloads, world, rows, scale), residual)
+    payload = _encode_rows(codec, x, rows, rng)
     if residual is None:
         return payload, None
-    return payload, _left_over(x, _decode_rows(params, payload, rows))
+    return payload, _left_over(x, _decode_rows(codec, payload, rows))

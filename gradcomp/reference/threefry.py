@@ -67,8 +67,8 @@ class Stream(NamedTuple):
         last = (start + count + 127) // 128 * 16
         words = np.stack(self._words(np.arange(first, last, dtype=np.int64)))
         word = words[slot // 2, group * 16 + lane - first]
-        half = np.where(slot % 2 == 0, word, word >> np.uint32(16))
-        return (half & np.uint32(0xFFFF)).astype(np.uint16)
+        half: Words = np.where(slot % 2 == 0, word, word >> np.uint32(16))
+        return half.astype(np.uint16)
 
     def _words(self, c: NDArray[np.int64]) -> list[Words]:
         key = (
