@@ -1,4 +1,4 @@
-# Sourced by every script here: the checkout's paths, pinned versions, and steps that report progress.
+# Sourced by every script here: the checkout's paths, the pinned version, and steps that report progress.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly ROOT=$PWD
@@ -6,7 +6,6 @@ readonly VENV=$ROOT/.venv
 readonly LOGS=$ROOT/build/logs
 readonly STAMPS=$VENV/.stamps
 readonly TENSORFLOW_VERSION=2.21.0
-readonly HOROVOD_VERSION=0.28.1
 export PATH=$VENV/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
 
 # digest FILE...: one hash of the files' contents.

@@ -4,7 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 build() {
   [[ -f build/dev/build.ninja ]] || cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE="$VENV/bin/python"
-  cmake --build build/dev
+  cmake --build build/dev --parallel "$(nproc)"
 }
 
 if [[ -f build/dev/build.ninja ]] && ninja -C build/dev -n | grep -q 'no work to do'; then exit 0; fi

@@ -19,9 +19,9 @@ stamped packages "$ROOT $TENSORFLOW_VERSION $(digest pyproject.toml .ci/packages
   "The packages come from pip's configured index: check the network and run make again; what was fetched is kept." \
   .ci/packages.sh
 
-stamped horovod "$HOROVOD_VERSION for $TENSORFLOW_VERSION $(digest .ci/horovod.sh)" \
-  "[4/5] building Horovod $HOROVOD_VERSION for TensorFlow $TENSORFLOW_VERSION (about 2 minutes) ..." \
-  "The first 'error:' in the log names the cause; Horovod needs g++ and make, and 2 GB of free memory a job." \
-  .ci/horovod.sh
+stamped horovod "$TENSORFLOW_VERSION $(digest gradcomp/build_horovod.sh)" \
+  "[4/5] building Horovod for TensorFlow $TENSORFLOW_VERSION (about 2 minutes) ..." \
+  "The first 'error:' in the log names the cause; the build needs g++, make and 2 GB of free memory a core." \
+  env PYTHON="$VENV/bin/python" sh gradcomp/build_horovod.sh
 
 .ci/extension.sh

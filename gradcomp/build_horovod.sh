@@ -1,0 +1,32 @@
+#!/bin/sh
+# Builds and installs Horovod for the TensorFlow of $PYTHON (python3 by default), for CPUs with Gloo.
+# For MPI or NCCL set HOROVOD_WITH_MPI=1 or HOROVOD_GPU_OPERATIONS=NCCL as Horovod's manual says.
+# Needs g++ and make; takes about two minutes on two cores.
+set -eu
+
+python=$(command -v "${PYTHON:-python3}")
+PATH=$(dirname "$python"):$PATH # for the cmake installed below
+
+tensorflow=$("$python" -c 'import importlib.util, os; print(os.path.dirname(importlib.util.find_spec("tensorflow").origin))') || {
+  echo "Install TensorFlow first: $python -m pip install 'tensorflow>=2.15,<2.22'" >&2
+  exit 1
+}
+
+# From TensorFlow 2.19 on the wheels lack four headers that one file of Horovod includes without using them in a CPU build.
+shim=$(mktemp -d)
+trap 'rm -rf "$shim"' EXIT
+for header in tf2xla/xla_op_kernel.h tf2xla/xla_op_registry.h xla/shape.h xla/client/xla_builder.h; do
+  header=tensorflow/compiler/$header
+  [ -e "$tensorflow/include/$header" ] && continue
+  mkdir -p "$(dirname "$shim/$header")"
+  : >"$shim/$header"
+done
+
+# Horovod's CMakeLists are refused by cmake 4; the other packages are imported by its build.
+"$python" -m pip install 'cmake<4' setuptools wheel packaging cloudpickle psutil pyyaml
+
+export CXXFLAGS="-I$shim ${CXXFLAGS:-}" MAKEFLAGS="-j$(nproc)"
+export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
+[ -n "${HOROVOD_WITH_MPI:-}" ] || export HOROVOD_WITHOUT_MPI=1
+# A cached wheel may be built for another TensorFlow, and so may the installed one.
+"$python" -m pip install --no-cache-dir --no-build-isolation --no-deps --force-reinstall horovod==0.28.1

@@ -1,0 +1,81 @@
+"""Imports one library and prints what it finds as a line of JSON: `python -m gradcomp.probe NAME`.
+
+A broken library may abort the process or hang it, so `gradcomp doctor` runs each probe as a process of its own.
+The line has an "absent" or an "error" where there is something wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+
+
+def native() -> Facts:
+    """The pybind11 module with the CPU kernels."""
+    module = importlib.import_module("gradcomp._native")
+    return {"path": module.__file__}
+
+
+def tensorflow() -> Facts:
+    """TensorFlow, its Keras, the GPUs it sees, and whether gradcomp's ops load in it."""
+    tf = importlib.import_module("tensorflow")
+    facts: Facts = {"version": tf.__version__}
+
+    def load() -> Facts:
+        importlib.import_module("gradcomp.kernels").load_ops()
+        return {"keras": tf.keras.__version__, "gpus": len(tf.config.list_physical_devices("GPU"))}
+
+    return facts | _guarded(load)
+
+
+def horovod() -> Facts:
+    """Horovod, the TensorFlow it was built for, and how its processes can talk."""
+    package = importlib.import_module("horovod")
+    facts: Facts = {"version": metadata.version("horovod")}
+
+    def load() -> Facts:
+        libraries = Path(str(package.__file__)).with_name("metadata.json")
+        built_for = json.loads(libraries.read_text()).get("tensorflow", "no TensorFlow")
+        hvd = importlib.import_module("horovod.tensorflow")
+        carriers = [name for name in ("gloo", "mpi", "nccl") if getattr(hvd, f"{name}_built")()]
+        return {"built_for": built_for, "carriers": carriers}
+
+    return facts | _guarded(load)
+
+
+PROBES: dict[str, Callable[[], Facts]] = {
+    "native": native,
+    "tensorflow": tensorflow,
+    "horovod": horovod,
+}
+MODULES = {"native": "gradcomp._native", "tensorflow": "tensorflow", "horovod": "horovod"}
+
+
+def _guarded(step: Callable[[], Facts]) -> Facts:
+    try:
+        return step()
+    except Exception as error:  # whatever it is, the doctor has to show it
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main(name: str) -> None:
+    """Prints the facts about `name`, a key of PROBES."""
+    try:
+        facts = PROBES[name]()
+    except ModuleNotFoundError as error:
+        absent = error.name == MODULES[name]
+        facts = {"absent": True} if absent else {"error": f"{type(error).__name__}: {error}"}
+    except Exception as error:
+        facts = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

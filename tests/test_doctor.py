@@ -1,0 +1,163 @@
+"""`gradcomp doctor` names what is wrong and the command that mends it, and never fails by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gradcomp
+from gradcomp import doctor
+
+PACKAGE = Path(gradcomp.__file__).parent
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name == {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run_doctor(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "400"}  # wide enough for no cell to wrap
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    return subprocess.run(
+        [sys.executable, "-m", "gradcomp", "doctor", *arguments],
+        env=environment,
+        cwd=path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def state_of(part: str, output: str) -> str:
+    found = re.search(rf"│ {part}(?: \(required\))? +│ (\w+) +│", output)
+    assert found, output
+    return found.group(1)
+
+
+def write_package(folder: Path, name: str, source: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(source)
+
+
+def test_complete_installation() -> None:
+    done = run_doctor("--require", "tensorflow,horovod")
+    assert done.returncode == 0, done.stdout
+    assert {state_of(part, done.stdout) for part in ("native", "tensorflow", "horovod")} == {"works"}
+    assert "TensorFlow 2." in done.stdout
+    assert "with gloo" in done.stdout
+    assert "Everything required works" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("blocked", "remedy"),
+    [("tensorflow", "pip install 'tensorflow<2.22,>=2.15'"), ("horovod", "build_horovod.sh")],
+)
+def test_absent_library(tmp_path: Path, blocked: str, remedy: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(blocked=blocked))
+    done = run_doctor(path=tmp_path)
+    assert done.returncode == 0, "absent, but not asked for"
+    assert state_of(blocked, done.stdout) == "absent"
+    assert state_of("native", done.stdout) == "works"
+    assert remedy in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert run_doctor("--require", blocked, path=tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("__version__ = '2.14.1'", "2.14.1"),
+        ("__version__ = '2.22.0'", "2.22.0"),
+        ("raise ImportError('libcudnn is missing')", "libcudnn is missing"),
+        ("import os; os.abort()", "SIGABRT"),
+        ("import sys; sys.stderr.write('no AVX'); sys.exit(3)", "no AVX"),
+    ],
+)
+def test_broken_tensorflow(tmp_path: Path, source: str, told: str) -> None:
+    write_package(tmp_path, "tensorflow", source)
+    done = run_doctor("--require", "tensorflow", path=tmp_path)
+    assert done.returncode == 1
+    assert state_of("tensorflow", done.stdout) == "broken"
+    assert told in done.stdout
+    assert "tensorflow<2.22,>=2.15" in done.stdout
+    assert "Required, but tensorflow is broken." in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_native_library_missing(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "gradcomp", ignore=shutil.ignore_patterns("*.so"))
+    done = run_doctor(path=tmp_path)
+    assert done.returncode == 1
+    assert state_of("native", done.stdout) == "absent"
+    assert "pip install --force-reinstall --no-deps ." in done.stdout
+    assert "nothing yet: it needs native" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_native_library_broken(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "gradcomp")
+    for library in (tmp_path / "gradcomp").glob("_native*.so"):
+        library.write_bytes(b"not a library")
+    done = run_doctor(path=tmp_path)
+    assert done.returncode == 1
+    assert state_of("native", done.stdout) == "broken"
+
+
+def test_hanging_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_package(tmp_path, "tensorflow", "import time; time.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert doctor.probe("tensorflow", timeout=1.0) == {"error": "importing it did not end within 1 s"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"version": "0.27.0"}, "gradcomp works with horovod==0.28.1"),
+        ({"version": "0.28.1", "error": "ImportError: undefined symbol"}, "undefined symbol"),
+        ({"version": "0.28.1", "built_for": "2.18.1", "carriers": ["gloo"]}, "built for TensorFlow 2.18.1, not for 2.21.0"),
+        ({"version": "0.28.1", "built_for": "2.21.0", "carriers": []}, "without Gloo, MPI or NCCL"),
+    ],
+)
+def test_broken_horovod(monkeypatch: pytest.MonkeyPatch, facts: dict[str, object], told: str) -> None:
+    answers = {
+        "native": {"path": "_native.so"},
+        "tensorflow": {"version": "2.21.0", "keras": "3.15.1", "gpus": 0},
+        "horovod": facts,
+    }
+    monkeypatch.setattr(doctor, "probe", answers.__getitem__)
+    finding = doctor.examine()["horovod"]
+    assert finding.state == "broken"
+    assert told in finding.detail
+    assert "build_horovod.sh" in finding.remedy
+
+
+def test_remedy_script_is_in_the_package_and_names_the_pinned_version() -> None:
+    script = (PACKAGE / "build_horovod.sh").read_text()
+    assert doctor._requirement("horovod") in script
+
+
+def test_version_and_usage() -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gradcomp", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run("--version").stdout == f"gradcomp {gradcomp.__version__}\n"
+    assert "doctor" in run("--help").stdout
+    unknown = run("doctor", "--require", "mxnet")
+    assert unknown.returncode == 2
+    assert "'mxnet' is not one of native, tensorflow, horovod" in unknown.stderr
