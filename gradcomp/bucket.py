@@ -1,0 +1,170 @@
+"""Buckets: which gradients travel together, by which route, and how they are cut among ranks.
+
+A bucket is a table, not a copy. Kernels read the gradients where they are and write one payload.
+Cutting happens at the codec's block boundaries, so a scale never crosses a tensor's or a chunk's edge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradcomp.codecs.base import Codec
+
+DEFAULT_BUCKET_BYTES = 25 * 2**20
+
+_ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """One variable as the plan sees it; `codec` None leaves its gradient dense."""
+
+    index: int
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    codec: Codec | None
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes that the gradient costs uncompressed: float32, or float64 where it is float64."""
+        return self.numel * max(4, _ITEMSIZE[self.dtype])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The part of a bucket's payload that one rank sums in the two-phase route.
+
+    `segments` is int64 [S, 5], rows (tensor, start, length, kept, stream), see `gradcomp.kernels`.
+    """
+
+    segments: np.ndarray
+    payload_bytes: int
+
+    @property
+    def numel(self) -> int:
+        return int(self.segments[:, 2].sum())
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Variables of one codec that are exchanged by one chain of collectives.
+
+    `chunks` has one entry a rank for `two_phase`, one for `all_gather`, none for `dense`.
+    """
+
+    index: int
+    codec: Codec | None
+    variables: tuple[VariableSpec, ...]
+    route: str
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(v.raw_bytes for v in self.variables)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes that stand for this bucket on the wire, once."""
+        if self.route == "dense":
+            return self.raw_bytes
+        return sum(chunk.payload_bytes for chunk in self.chunks)
+
+    @property
+    def segments(self) -> np.ndarray:
+        """The whole table: the chunks' rows one after the other, which is every tensor in order."""
+        return np.concatenate([chunk.segments for chunk in self.chunks])
+
+
+def sent_bytes(route: str, world_size: int, raw: int, payload: int) -> int:
+    """Bytes that one rank sends on average: `raw` uncompressed, `payload` encoded."""
+    if route == "dense":
+        return 2 * (world_size - 1) * raw // world_size
+    if route == "all_gather":
+        return (world_size - 1) * payload
+    if route == "two_phase":
+        return 2 * (world_size - 1) * payload // world_size
+    raise ValueError(f"unknown route {route!r}; a route is 'dense', 'all_gather' or 'two_phase'")
+
+
+# Ties go to the route with fewer operations.
+_PREFERENCE = ("all_gather", "two_phase", "dense")
+
+
+def choose_route(routes: Iterable[str], world_size: int, raw: int, payload: int) -> str:
+    """The route, of those that the codec declares, that sends the fewest bytes."""
+    return min(
+        sorted(routes, key=_PREFERENCE.index),
+        key=lambda route: sent_bytes(route, world_size, raw, payload),
+    )
+
+
+def make_buckets(
+    variables: Sequence[VariableSpec], world_size: int, bucket_bytes: int = DEFAULT_BUCKET_BYTES
+) -> tuple[Bucket, ...]:
+    """Groups variables of one codec, last variable first since backward makes its gradient first.
+
+    Args:
+      variables: in the order of the model.
+      world_size: ranks that take part.
+      bucket_bytes: raw bytes after which a bucket is full; a larger variable gets its own.
+    """
+    closed: list[list[VariableSpec]] = []
+    open_groups: dict[tuple[Codec | None, bool], list[VariableSpec]] = {}
+    for variable in reversed(variables):
+        # A collective has one dtype: float64 gradients are reduced in float64.
+        key = (variable.codec, variable.dtype == "float64")
+        group = open_groups.get(key, [])
+        if group and sum(v.raw_bytes for v in group) + variable.raw_bytes > bucket_bytes:
+            closed.append(group)
+            group = []
+        open_groups[key] = [*group, variable]
+    closed.extend(open_groups.values())
+    return tuple(_make_bucket(i, group, world_size) for i, group in enumerate(closed))
+
+
+def _make_bucket(index: int, variables: list[VariableSpec], world_size: int) -> Bucket:
+    codec = variables[0].codec
+    if codec is not None:
+        raw = sum(v.raw_bytes for v in variables)
+        payload = sum(codec.payload_size(v.numel) for v in variables)
+        route = choose_route(codec.routes, world_size, raw, payload)
+        if route != "dense":
+            chunks = cut(codec, variables, world_size if route == "two_phase" else 1)
+            return Bucket(index, codec, tuple(variables), route, chunks)
+    return Bucket(index, None, tuple(variables), "dense", ())
+
+
+def cut(codec: Codec, variables: Sequence[VariableSpec], parts: int) -> tuple[Chunk, ...]:
+    """Cuts the tensors, laid end to end, into `parts` chunks of nearly equal size.
+
+    Cuts fall on multiples of `codec.cut` elements inside a tensor, so there are at most
+    `len(variables) + parts - 1` segments, and some chunks of a tiny bucket may be empty.
+    """
+    units = [max(1, math.ceil(v.numel / codec.cut)) for v in variables]
+    total = sum(units)
+    chunks = []
+    for part in range(parts):
+        low, high = part * total // parts, (part + 1) * total // parts
+        rows: list[tuple[int, int, int, int, int]] = []
+        first = 0
+        for tensor, (variable, count) in enumerate(zip(variables, units, strict=True)):
+            begin, end = max(low, first), min(high, first + count)
+            if begin < end:
+                start = (begin - first) * codec.cut
+                stop = min(variable.numel, (end - first) * codec.cut)
+                rows.append(
+                    (tensor, start, stop - start, codec.kept(stop - start), variable.index)
+                )
+            first += count
+        payload = sum(codec.payload_size(row[2]) for row in rows)
+        chunks.append(Chunk(np.array(rows, np.int64).reshape(-1, 5), payload))
+    return tuple(chunks)

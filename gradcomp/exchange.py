@@ -1,0 +1,168 @@
+"""The three routes by which a bucket is reduced over all ranks, as pure functions.
+
+dense       the engine's own all-reduce of the float tensors
+all_gather  every rank encodes its gradients; all decode and sum all payloads in rank order
+two_phase   chunk r of every payload goes to rank r, which decodes, sums and encodes it again, with
+            a residual of its own; the new payloads are gathered
+
+A contribution is scaled by 1/size where contributions are summed. So the second residual is in
+units of the reduced gradient, and no sum over ranks can overflow a narrow second payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gradcomp.bucket import Bucket
+from gradcomp.collective import Collective
+from gradcomp.feedback import BucketState
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A bucket after the exchange.
+
+    Attributes:
+      gradients: in the bucket's order, with the gradients' shapes and dtypes; equal on all ranks.
+      state: to be committed only if all that was reduced in the step is finite.
+      finite: bool scalar, whether every value of `gradients` is finite; equal on all ranks.
+    """
+
+    gradients: list[tf.Tensor]
+    state: BucketState
+    finite: tf.Tensor
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """Seeds the random bits of a step: equal `seed` and `step` give equal bytes."""
+
+    seed: int
+    step: Any  # int or int64 scalar tensor
+
+    def key(self, rank: int, phase: int) -> tuple[Any, ...]:
+        return (self.seed, self.step, rank, phase)
+
+
+def exchange(
+    bucket: Bucket,
+    gradients: Sequence[tf.Tensor],
+    state: BucketState,
+    collective: Collective,
+    randomness: Randomness,
+    *,
+    average: bool,
+    name: str,
+) -> Reduced:
+    """Reduces one bucket's gradients over all ranks by the bucket's route.
+
+    Args:
+      gradients: one tensor a variable, in the bucket's order.
+      average: mean over ranks if True, else sum.
+      name: prefix of the collectives' names; equal on all ranks, unique within a step.
+    """
+    route = {"dense": _dense, "all_gather": _all_gather, "two_phase": _two_phase}[bucket.route]
+    return route(bucket, list(gradients), state, collective, randomness, average, name)
+
+
+def _dense(
+    bucket: Bucket,
+    gradients: list[tf.Tensor],
+    state: BucketState,
+    collective: Collective,
+    randomness: Randomness,
+    average: bool,
+    name: str,
+) -> Reduced:
+    import tensorflow as tf
+
+    # Summing half-precision values loses what the values still had.
+    wide = [g if g.dtype.size >= 4 else tf.cast(g, tf.float32) for g in gradients]
+    sums = collective.all_reduce(wide, average=average, name=f"{name}.all_reduce")
+    reduced = [tf.cast(s, g.dtype) for s, g in zip(sums, gradients, strict=True)]
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(r)) for r in reduced])
+    return Reduced(reduced, state, finite)
+
+
+def _all_gather(
+    bucket: Bucket,
+    gradients: list[tf.Tensor],
+    state: BucketState,
+    collective: Collective,
+    randomness: Randomness,
+    average: bool,
+    name: str,
+) -> Reduced:
+    codec = bucket.codec
+    assert codec is not None
+    payload, residuals = codec.encode_bucket(
+        gradients, state.residuals, bucket.segments, randomness.key(collective.rank, phase=0)
+    )
+    payloads = collective.all_gather(
+        payload, sizes=[bucket.payload_bytes] * collective.size, name=f"{name}.all_gather"
+    )
+    scale = 1.0 / collective.size if average else 1.0
+    reduced, finite = codec.decode_bucket(
+        payloads, collective.size, bucket.segments, scale, *_like(gradients)
+    )
+    return Reduced(reduced, BucketState(residuals), finite)
+
+
+def _two_phase(
+    bucket: Bucket,
+    gradients: list[tf.Tensor],
+    state: BucketState,
+    collective: Collective,
+    randomness: Randomness,
+    average: bool,
+    name: str,
+) -> Reduced:
+    codec = bucket.codec
+    assert codec is not None
+    rank = collective.rank
+    sizes = [chunk.payload_bytes for chunk in bucket.chunks]
+    payload, residuals = codec.encode_bucket(
+        gradients, state.residuals, bucket.segments, randomness.key(rank, phase=0)
+    )
+    received = collective.all_to_all(payload, splits=sizes, name=f"{name}.all_to_all")
+    chunk_payload, chunk_residual = codec.reduce_bucket(
+        received,
+        collective.size,
+        state.chunk_residual,
+        bucket.chunks[rank].segments,
+        randomness.key(rank, phase=1),
+        1.0 / collective.size if average else 1.0,
+    )
+    # Chunks follow each other in the payload as ranks do: gathered, they are the whole bucket.
+    whole = collective.all_gather(chunk_payload, sizes=sizes, name=f"{name}.all_gather")
+    reduced, finite = codec.decode_bucket(whole, 1, bucket.segments, 1.0, *_like(gradients))
+    return Reduced(reduced, BucketState(residuals, chunk_residual), finite)
+
+
+def _like(gradients: list[tf.Tensor]) -> tuple[list[tuple[int, ...]], list[str]]:
+    return [tuple(g.shape) for g in gradients], [g.dtype.name for g in gradients]
+
+
+
+def exchange_sparse(
+    slices: tf.IndexedSlices, collective: Collective, *, average: bool, name: str
+) -> tuple[tf.IndexedSlices, tf.Tensor]:
+    """Gathers every rank's rows, uncompressed; the sum over ranks stays a list of slices.
+
+    Returns:
+      (slices with all ranks' rows in rank order, bool scalar whether all values are finite).
+    """
+    import tensorflow as tf
+
+    values = collective.all_gather_rows(slices.values, name=f"{name}.values")
+    # Layers differ in the type of their indices, ranks must not.
+    indices = collective.all_gather_rows(tf.cast(slices.indices, tf.int64), name=f"{name}.indices")
+    if average:
+        values = values / tf.cast(collective.size, values.dtype)
+    finite = tf.reduce_all(tf.math.is_finite(values))
+    return tf.IndexedSlices(values, indices, slices.dense_shape), finite

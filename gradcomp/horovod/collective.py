@@ -1,0 +1,83 @@
+"""Horovod as the carrier of bytes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from gradcomp.options import Options
+from gradcomp.plan import Plan
+from gradcomp.reducer import Reducer
+
+
+class HorovodCollective:
+    """All ranks of the running Horovod job.
+
+    Horovod pairs up operations by name. Names carry the shape and dtype, so that an operation of
+    another size can never be taken for this one.
+    """
+
+    def __init__(self) -> None:
+        if not hvd.is_initialized():
+            raise RuntimeError(
+                "Horovod is not initialized: call `hvd.init()` at the start of the program"
+            )
+        self.rank = hvd.rank()
+        self.size = hvd.size()
+
+    def all_reduce(
+        self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
+    ) -> list[tf.Tensor]:
+        numel = sum(t.shape.num_elements() for t in tensors)
+        # A group is one collective of fixed layout; single tensors would be fused as they happen to
+        # arrive, and from three ranks on the order of a ring's additions depends on the layout.
+        return hvd.grouped_allreduce(
+            list(tensors),
+            op=hvd.Average if average else hvd.Sum,
+            name=f"{name}.{tensors[0].dtype.name}.{numel}",
+            ignore_name_scope=True,
+        )
+
+    def all_gather(self, payload: tf.Tensor, *, sizes: Sequence[int], name: str) -> tf.Tensor:
+        total = sum(sizes)
+        gathered = hvd.allgather(payload, name=f"{name}.uint8.{total}", ignore_name_scope=True)
+        return tf.ensure_shape(gathered, [total])
+
+    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
+        received, _ = hvd.alltoall(
+            payload,
+            splits=tf.constant(splits, tf.int32),
+            name=f"{name}.uint8.{sum(splits)}",
+            ignore_name_scope=True,
+        )
+        return tf.ensure_shape(received, [self.size * splits[self.rank]])
+
+    def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        return hvd.allgather(tensor, name=f"{name}.{tensor.dtype.name}", ignore_name_scope=True)
+
+    def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
+        return hvd.allgather_object(value, name=name)
+
+
+_ordinals = {kind: itertools.count() for kind in ("optimizer", "tape", "allreduce")}
+
+
+def unique_name(kind: str) -> str:
+    """A prefix for one reducer's operations: ranks that run the same program get the same one."""
+    return f"gradcomp.{kind}{next(_ordinals[kind])}"
+
+
+def make_reducer(plan: Plan, options: Options, name: str) -> Reducer:
+    """A reducer over all ranks of the running Horovod job; shakes hands with them."""
+    return Reducer(
+        plan,
+        HorovodCollective(),
+        average=options.average,
+        error_feedback=options.error_feedback,
+        seed=options.seed,
+        name=name,
+    )

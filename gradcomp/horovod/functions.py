@@ -1,0 +1,198 @@
+"""`hvd.init`, `hvd.allreduce` and their relatives."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from gradcomp.bucket import VariableSpec
+from gradcomp.codecs.base import Codec, codec
+from gradcomp.horovod.arguments import (
+    Compression,
+    as_average,
+    as_compression,
+    refuse_unsupported,
+)
+from gradcomp.horovod.collective import make_reducer, unique_name
+from gradcomp.options import Options
+from gradcomp.plan import Plan, describe
+from gradcomp.policy import Policy, disabled
+from gradcomp.reducer import Reducer
+
+__all__ = [
+    "Compression",
+    "FeedbackState",
+    "allreduce",
+    "broadcast_variables",
+    "grouped_allreduce",
+    "init",
+    "unwrap",
+]
+
+
+def init(*args: Any, **kwargs: Any) -> None:
+    """`horovod.tensorflow.init`, with a fusion of dense tensors that gives the same sums each run.
+
+    From three ranks on, the order in which a ring adds depends on where a tensor lies in Horovod's
+    fusion buffer, and groups that share the buffer lie where chance has it. So groups don't share
+    it, unless HOROVOD_DISABLE_GROUP_FUSION says otherwise.
+    """
+    os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
+    hvd.init(*args, **kwargs)
+
+
+def unwrap(variable: Any) -> Any:
+    """The `tf.Variable` inside a Keras variable; anything else as it is."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
+    """Assigns `root_rank`'s values on all ranks. Takes Keras and TensorFlow variables."""
+    hvd.broadcast_variables([unwrap(v) for v in variables], root_rank=root_rank)
+
+
+class FeedbackState:
+    """What error feedback keeps between calls of `allreduce` for the same tensors.
+
+    Make one for each tensor, or group of tensors, that is reduced again and again:
+
+      >>> state = hvd.FeedbackState()
+      >>> mean = hvd.allreduce(tensor, compression=gc.TopK(density=0.01), state=state)
+    """
+
+    def __init__(self) -> None:
+        self.reducer: Reducer | None = None
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    *,
+    compression: Any = None,
+    op: Any = None,
+    name: str | None = None,
+    state: FeedbackState | None = None,
+    seed: int = 0,
+    **horovod_arguments: Any,
+) -> Any:
+    """The mean, or sum, of a tensor over all Horovod ranks.
+
+    Args:
+      tensor: float32, float16 or bfloat16 of static shape if compressed; otherwise anything that
+        Horovod's own `allreduce` takes, which then does the work.
+      average: older way to say `op`.
+      compression: codec, spec, `Policy` (the tensor's name decides), or None.
+      op: `hvd.Average` (default) or `hvd.Sum`; uncompressed, all of Horovod's.
+      name: of the operation; equal on all ranks.
+      state: keeps what a lossy codec drops, for the next call. Without it that is lost.
+      seed: of the random bits of stochastic rounding; equal on all ranks.
+
+    Returns:
+      A tensor of the same shape and dtype, bit-identical on all ranks.
+    """
+    chosen = as_compression(compression)
+    if average is not None:
+        op = hvd.Average if average else hvd.Sum
+    if chosen is None and state is None:
+        return hvd.allreduce(unwrap(tensor), op=op, name=name, **horovod_arguments)
+    return grouped_allreduce(
+        [tensor],
+        compression=chosen,
+        op=op,
+        name=name,
+        state=state,
+        seed=seed,
+        **horovod_arguments,
+    )[0]
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    *,
+    compression: Any = None,
+    op: Any = None,
+    name: str | None = None,
+    state: FeedbackState | None = None,
+    seed: int = 0,
+    **horovod_arguments: Any,
+) -> list[Any]:
+    """`allreduce` of several tensors at once: one payload for all of them."""
+    chosen = as_compression(compression)
+    tensors = [unwrap(tensor) for tensor in tensors]
+    if average is not None:
+        op = hvd.Average if average else hvd.Sum
+    if chosen is None and state is None:
+        return hvd.grouped_allreduce(tensors, op=op, name=name, **horovod_arguments)
+    refuse_unsupported("allreduce", horovod_arguments)
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    options = Options(average=as_average(op), error_feedback=state is not None, seed=seed)
+    plan = _plan(tensors, chosen, name)
+    if state is None:
+        _warn_biased(plan)
+    reducer = _reducer(plan, options, state, _operation_name(tensors, name))
+    return reducer.reduce(tensors)
+
+
+_reducers: dict[tuple[Plan, Options, str], Reducer] = {}
+
+
+def _reducer(plan: Plan, options: Options, state: FeedbackState | None, name: str) -> Reducer:
+    if state is None:
+        key = (plan, options, name)
+        if key not in _reducers:
+            _reducers[key] = make_reducer(plan, options, name)
+        return _reducers[key]
+    if state.reducer is None:
+        state.reducer = make_reducer(plan, options, unique_name("allreduce"))
+    elif state.reducer.plan != plan:
+        raise ValueError(
+            "this FeedbackState belongs to other tensors or another codec; use one FeedbackState "
+            f"for each.\nIt was made for:\n{state.reducer.plan}\nand is used for:\n{plan}"
+        )
+    return state.reducer
+
+
+def _plan(tensors: Sequence[tf.Tensor], chosen: Policy | Codec | str | None, name: Any) -> Plan:
+    specs = []
+    labels = [name or f"tensor_{i}" for i in range(len(tensors))]
+    for i, (_, shape, dtype) in enumerate(describe(tensors)):
+        if isinstance(chosen, Policy):
+            one = chosen.codec_for(labels[i], shape, dtype)
+        else:
+            one = None if disabled() else codec(chosen)
+        if one is not None and dtype not in ("float32", "float16", "bfloat16"):
+            raise TypeError(
+                f"{labels[i]} has dtype {dtype}; {one.spec} compresses float32, float16 and "
+                "bfloat16: cast it, or pass compression=None"
+            )
+        specs.append(VariableSpec(i, labels[i], shape, dtype, one))
+    return Plan(tuple(specs), hvd.size())
+
+
+def _operation_name(tensors: Sequence[tf.Tensor], name: str | None) -> str:
+    """Two calls in one graph may run at once, and need two names; eager calls never do."""
+    if name is None and not tf.executing_eagerly():
+        name = tensors[0].name.replace(":", "_").replace("/", "_")
+    return f"gradcomp.allreduce.{name or 'eager'}"
+
+
+_said_biased: set[str] = set()
+
+
+def _warn_biased(plan: Plan) -> None:
+    for v in plan.variables:
+        if v.codec is not None and not v.codec.unbiased() and not v.codec.lossless:
+            if v.codec.spec not in _said_biased:
+                _said_biased.add(v.codec.spec)
+                warnings.warn(
+                    f"{v.codec.spec} is biased and allreduce has no state to keep what it drops, "
+                    "so the error adds up over steps; pass state=hvd.FeedbackState()",
+                    stacklevel=4,
+                )

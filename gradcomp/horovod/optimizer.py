@@ -1,0 +1,83 @@
+"""`hvd.DistributedOptimizer` for Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from horovod.tensorflow import Average
+
+from gradcomp.bucket import DEFAULT_BUCKET_BYTES
+from gradcomp.horovod.arguments import as_average, as_compression, refuse_unsupported
+from gradcomp.horovod.collective import make_reducer, unique_name
+from gradcomp.optimizer import distribute, distributed_class
+from gradcomp.options import Options
+from gradcomp.policy import as_policy
+from gradcomp.reducer import Reducer
+
+_PACKAGE = "gradcomp.horovod"
+
+
+def _reducer(variables: Sequence[Any], options: Options) -> Reducer:
+    import horovod.tensorflow as hvd
+
+    size = hvd.size() if hvd.is_initialized() else 1
+    plan = options.policy.plan(variables, size, options.bucket_bytes)
+    return make_reducer(plan, options, unique_name("optimizer"))
+
+
+def DistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    *,
+    compression: Any = None,
+    op: Any = Average,
+    error_feedback: bool = True,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    seed: int = 0,
+    **horovod_arguments: Any,
+) -> Any:
+    """A Keras optimizer that averages gradients over all Horovod ranks, compressed.
+
+    Args:
+      optimizer: any Keras 3 optimizer; it is made distributed and returned.
+      name: new name for the optimizer; None keeps its own.
+      compression: codec, `Policy`, spec such as "topk:density=0.01", Horovod's own
+        `hvd.Compression.fp16`, or None for uncompressed gradients.
+      op: `hvd.Average` or `hvd.Sum`.
+      error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847).
+      bucket_bytes: gradients are exchanged in buckets of about this many raw bytes.
+      seed: of the random bits of stochastic rounding; equal on all ranks.
+
+    Returns:
+      The optimizer, which also has `plan` (print it) and `traffic()`.
+
+    Raises:
+      MismatchError: when the optimizer is built and ranks disagree about codecs, shapes or order.
+      TypeError, ValueError: an argument that can't be honoured; it is named.
+    """
+    refuse_unsupported("DistributedOptimizer", horovod_arguments)
+    options = Options(
+        as_policy(as_compression(compression)),
+        as_average(op),
+        error_feedback,
+        bucket_bytes,
+        seed,
+    )
+    distributed = distribute(optimizer, options, _reducer, _PACKAGE)
+    if name is not None:
+        distributed.name = name
+    return distributed
+
+
+def _register_built_in() -> None:
+    """A model saved by one process names a class that another one has not created yet."""
+    for name in dir(keras.optimizers):
+        base = getattr(keras.optimizers, name)
+        if isinstance(base, type) and issubclass(base, keras.optimizers.Optimizer):
+            if base not in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+                distributed_class(base, _reducer, _PACKAGE)
+
+
+_register_built_in()

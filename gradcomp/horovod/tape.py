@@ -1,0 +1,112 @@
+"""`hvd.DistributedGradientTape` for custom training loops."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from gradcomp.bucket import DEFAULT_BUCKET_BYTES
+from gradcomp.horovod.arguments import as_average, as_compression, refuse_unsupported
+from gradcomp.horovod.collective import make_reducer, unique_name
+from gradcomp.horovod.functions import unwrap
+from gradcomp.options import Options
+from gradcomp.policy import as_policy
+from gradcomp.reducer import Reducer
+
+# Scripts make a new tape each step, so residuals belong to the variables, not to the tape.
+_reducers: dict[tuple[tuple[int, ...], Options], Reducer] = {}
+
+
+def _reducer_for(sources: Sequence[Any], named: Sequence[Any], options: Options) -> Reducer:
+    """The reducer of these variables and options, made at first use; it lives as long as they."""
+    key = (tuple(map(id, sources)), options)
+    if key not in _reducers:
+        plan = options.policy.plan(named, hvd.size(), options.bucket_bytes)
+        _reducers[key] = make_reducer(plan, options, unique_name("tape"))
+        for source in sources:
+            weakref.finalize(source, _reducers.pop, key, None)
+    return _reducers[key]
+
+
+class DistributedGradientTape:
+    """A `tf.GradientTape` whose `gradient` is the average over all Horovod ranks, compressed.
+
+    Keras variables are accepted as sources. Error feedback is kept for each list of sources, from
+    step to step, although the tape is made anew each time.
+
+    Args:
+      gradtape: the tape that recorded the computation.
+      compression: codec, `Policy`, spec, Horovod's own `hvd.Compression.fp16`, or None.
+      op: `hvd.Average` or `hvd.Sum`.
+      error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847).
+      bucket_bytes: gradients are exchanged in buckets of about this many raw bytes.
+      seed: of the random bits of stochastic rounding; equal on all ranks.
+    """
+
+    def __init__(
+        self,
+        gradtape: tf.GradientTape,
+        *,
+        compression: Any = None,
+        op: Any = hvd.Average,
+        error_feedback: bool = True,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        seed: int = 0,
+        **horovod_arguments: Any,
+    ) -> None:
+        refuse_unsupported("DistributedGradientTape", horovod_arguments)
+        self._tape = gradtape
+        self._options = Options(
+            as_policy(as_compression(compression)),
+            as_average(op),
+            error_feedback,
+            bucket_bytes,
+            seed,
+        )
+
+    def __enter__(self) -> DistributedGradientTape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._tape.__exit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """Like `tf.GradientTape.gradient`, reduced over all ranks.
+
+        Args:
+          target: a tensor or a structure of them.
+          sources: a variable (Keras or TensorFlow) or a structure of variables.
+
+        Returns:
+          The gradients in the structure of `sources`; None where no rank has one.
+
+        Raises:
+          TypeError: a source is not a variable, so that no residual can be kept for it.
+          MismatchError: at first use, when ranks disagree about codecs, shapes or order.
+        """
+        named = tf.nest.flatten(sources)
+        flat = [unwrap(source) for source in named]
+        for source in flat:
+            if not isinstance(source, tf.Variable):
+                raise TypeError(
+                    f"sources must be variables, got {type(source).__name__}: take the gradient "
+                    "with the plain tape and reduce it with hvd.allreduce"
+                )
+        gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
+        reducer = _reducer_for(flat, named, self._options)
+        reduced = reducer.reduce(reducer.agree(gradients))
+        return tf.nest.pack_sequence_as(sources, reduced)

@@ -1,0 +1,130 @@
+"""The plan: for each variable its codec, its bytes and its route; fixed before the first step."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gradcomp.bucket import (
+    DEFAULT_BUCKET_BYTES,
+    Bucket,
+    VariableSpec,
+    make_buckets,
+    sent_bytes,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be sent. `print(plan)` shows it as a table, totals last.
+
+    Attributes:
+      variables: in the order of the model.
+      world_size: ranks that exchange gradients.
+      bucket_bytes: raw bytes after which a bucket is full.
+    """
+
+    variables: tuple[VariableSpec, ...]
+    world_size: int
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        return make_buckets(self.variables, self.world_size, self.bucket_bytes)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all gradients, uncompressed."""
+        return sum(v.raw_bytes for v in self.variables)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all gradients as they are encoded."""
+        return sum(bucket.payload_bytes for bucket in self.buckets)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that a rank sends in one step, on average over ranks."""
+        return sum(
+            sent_bytes(b.route, self.world_size, b.raw_bytes, b.payload_bytes) for b in self.buckets
+        )
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes that a rank would send in one step without compression."""
+        return sent_bytes("dense", self.world_size, self.raw_bytes, self.raw_bytes)
+
+    @property
+    def residual_bytes(self) -> int:
+        """Memory for error feedback on one rank; twice that while a step runs."""
+        total = 0
+        for bucket in self.buckets:
+            if bucket.codec is not None and not bucket.codec.lossless:
+                numel = sum(v.numel for v in bucket.variables)
+                total += 4 * numel
+                if bucket.route == "two_phase":
+                    total += 4 * numel // self.world_size
+        return total
+
+    @property
+    def compressed_numel(self) -> int:
+        return sum(v.numel for b in self.buckets if b.codec is not None for v in b.variables)
+
+    @property
+    def total_numel(self) -> int:
+        return sum(v.numel for v in self.variables)
+
+    def rows(self) -> list[tuple[str, str, str, int, int, str]]:
+        """(variable, shape, codec, raw bytes, payload bytes, route) in the order of the model."""
+        rows = {}
+        for bucket in self.buckets:
+            for v in bucket.variables:
+                payload = v.raw_bytes if bucket.codec is None else bucket.codec.payload_size(v.numel)
+                spec = "none" if v.codec is None else v.codec.spec
+                shape = "×".join(map(str, v.shape)) or "scalar"
+                rows[v.index] = (v.path, shape, spec, v.raw_bytes, payload, bucket.route)
+        return [rows[v.index] for v in self.variables]
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=f"Gradient exchange among {self.world_size} ranks", show_footer=True)
+        table.add_column("variable", "total", overflow="fold")
+        table.add_column("shape", f"{self.total_numel:,}", justify="right")
+        table.add_column("codec", "")
+        table.add_column("raw bytes", f"{self.raw_bytes:,}", justify="right")
+        table.add_column("payload bytes", f"{self.payload_bytes:,}", justify="right")
+        table.add_column("route", "")
+        for path, shape, spec, raw, payload, route in self.rows():
+            table.add_row(path, shape, spec, f"{raw:,}", f"{payload:,}", route)
+        out = io.StringIO()
+        # The text goes to logs and files as often as to a terminal: a fixed width keeps it whole.
+        Console(file=out, width=120).print(table)
+        share = self.compressed_numel / max(1, self.total_numel)
+        ratio = self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0
+        return (
+            f"{out.getvalue()}A rank sends {self.sent_bytes:,} bytes a step instead of "
+            f"{self.dense_bytes:,} ({ratio:.1f}× fewer); {share:.1%} of the parameters are "
+            f"compressed;\n{len(self.buckets)} buckets; residuals take {self.residual_bytes:,} "
+            "bytes of memory, twice that during a step."
+        )
+
+
+def describe(variables: Sequence[object]) -> list[tuple[str, tuple[int, ...], str]]:
+    """(path, shape, dtype) of Keras variables, tf.Variables or anything with a shape and a dtype."""
+    described = []
+    for i, v in enumerate(variables):
+        path = getattr(v, "path", None) or getattr(v, "name", None) or f"variable_{i}"
+        shape = tuple(getattr(v, "shape", ()))
+        if any(d is None for d in shape):
+            raise ValueError(
+                f"{path} has the shape {shape}, which is not known before a step runs; "
+                "gradcomp sizes payloads from static shapes: give the variable a full shape"
+            )
+        dtype = getattr(v, "dtype", "float32")
+        name = getattr(dtype, "name", None) or str(dtype)
+        described.append((str(path).removesuffix(":0"), tuple(int(d) for d in shape), name))
+    return described
