@@ -1,0 +1,66 @@
+// The schemas of the ops. Loading the library registers them and their CPU kernels.
+
+#include <cstdio>
+#include <initializer_list>
+#include <memory>
+
+#include "tf/c_api.h"
+#include "tf/op_kernel.h"
+
+namespace gradcomp::tf {
+namespace {
+
+// The C API's shape functions reach neither attributes nor inputs and outputs after the first:
+// gradcomp/kernels sets the static shapes where it builds the op.
+void UnknownShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+void RegisterOp(const char* name, std::initializer_list<const char*> attrs,
+                std::initializer_list<const char*> inputs,
+                std::initializer_list<const char*> outputs) {
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
+  for (const char* attr : {"family: string", "bits: int = 0", "block_size: int = 0",
+                           "stochastic: bool = false", "values: string = ''"}) {
+    TF_OpDefinitionBuilderAddAttr(op, attr);
+  }
+  for (const char* attr : attrs) TF_OpDefinitionBuilderAddAttr(op, attr);
+  for (const char* input : inputs) TF_OpDefinitionBuilderAddInput(op, input);
+  for (const char* output : outputs) TF_OpDefinitionBuilderAddOutput(op, output);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, UnknownShapes);
+  const StatusPtr status(TF_NewStatus());
+  TF_RegisterOpDefinition(op, status.get());
+  // Nothing to return an error to: the Python side finds that the op is missing.
+  if (TF_GetCode(status.get()) != kOk) {
+    std::fprintf(stderr, "gradcomp: cannot register %s: %s\n", name, TF_Message(status.get()));
+  }
+}
+
+bool RegisterAll() {
+  // gradients, residuals: one bucket's tensors; no residuals: encode without feedback.
+  // segments: [S, 5]; rng: [4]; see cpu/bucket.h. new_residuals have the gradients' shapes.
+  RegisterOp("GradcompEncode", {"T: list({float, half, bfloat16}) >= 1", "num_residuals: int >= 0"},
+             {"gradients: T", "residuals: num_residuals * float", "segments: int64", "rng: int64"},
+             {"payload: uint8", "new_residuals: num_residuals * float"});
+  // payloads: those of `world` ranks, one after the other; residual: none, or one of the chunk.
+  RegisterOp("GradcompReduce", {"world: int >= 1", "num_residuals: int >= 0"},
+             {"payloads: uint8", "residual: num_residuals * float", "segments: int64", "rng: int64",
+              "scale: float"},
+             {"payload: uint8", "new_residual: num_residuals * float"});
+  // dims: the tensors' dimensions, joined; ranks: how many each has. (The C API reads no
+  // list(shape).)
+  RegisterOp("GradcompDecode",
+             {"T: list({float, half, bfloat16}) >= 1", "world: int >= 1", "dims: list(int)",
+              "ranks: list(int) >= 1"},
+             {"payloads: uint8", "segments: int64", "scale: float"},
+             {"tensors: T", "finite: bool"});
+  RegisterEncodeKernel();
+  RegisterReduceKernel();
+  RegisterDecodeKernel();
+  return true;
+}
+
+[[maybe_unused]] const bool registered = RegisterAll();
+
+}  // namespace
+}  // namespace gradcomp::tf

@@ -1,0 +1,119 @@
+"""The compiled kernels, for NumPy arrays or TensorFlow tensors, by what a call is given.
+
+A bucket is a list of tensors of one codec. Its `segments`, int64 [S, 5], have rows (tensor, start,
+length, kept, stream): a run of `length` elements of flat tensor number `tensor`, from `start`, of
+which top-k keeps `kept` (0 for other families); `stream` tells the variables' random numbers apart.
+Rows are in order and cover every tensor once; an empty tensor has one row of length 0. A payload is
+its segments' payloads, one after the other, `payload_size(params, segments)` bytes.
+`rng` is (seed, step, rank, phase): integers, or for tensors also scalar tensors.
+
+`gradcomp.reference` defines each kernel. NumPy's come from `gradcomp._native`, TensorFlow's from
+`_ops.so`; each is loaded at the first call that needs it, and TensorFlow is not imported before.
+Under XLA (`jit_compile=True`) the ops do not exist, and TensorFlow says so.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from gradcomp.kernels import numpy_kernels, tensorflow_kernels
+from gradcomp.kernels.inputs import is_tensor, numel, static_shape
+from gradcomp.kernels.libraries import load_native, load_ops
+from gradcomp.reference import KernelParams, payload_size
+
+__all__ = [
+    "KernelParams",
+    "decode",
+    "encode",
+    "is_tensor",
+    "load_native",
+    "load_ops",
+    "numel",
+    "payload_size",
+    "reduce",
+    "static_shape",
+]
+
+
+def encode(
+    params: KernelParams,
+    gradients: Sequence[Any],
+    residuals: Sequence[Any] | None,
+    segments: ArrayLike,
+    rng: Sequence[Any],
+) -> tuple[Any, list[Any] | None]:
+    """Encodes a bucket; with residuals, encodes gradient + residual and keeps what that loses.
+
+    Args:
+      params: which kernel.
+      gradients: float32, float16 or bfloat16, of any shapes.
+      residuals: float32, one a gradient and of its size; None for no feedback. NumPy arrays are
+        updated in place and must be contiguous; tensors are left as they are.
+      segments: int64 [S, 5].
+      rng: (seed, step, rank, phase).
+    Returns:
+      uint8 [payload_size(params, segments)], and the new residuals (None without feedback), in the
+      gradients' shapes for tensors.
+    Raises:
+      CodecError: anything that does not fit; names it. In a `tf.function`, what is only known when
+        it runs is tf.errors.InvalidArgumentError instead.
+      MissingDependencyError: the compiled library or TensorFlow is missing.
+    """
+    tensors = any(map(is_tensor, (*gradients, *(residuals or ()))))
+    kernels = tensorflow_kernels if tensors else numpy_kernels
+    return kernels.encode(params, gradients, residuals, segments, rng)
+
+
+def decode(
+    params: KernelParams,
+    payloads: Any,
+    world: int,
+    segments: ArrayLike,
+    scale: Any,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> tuple[list[Any], Any]:
+    """Decodes `world` payloads, adds them up in rank order and multiplies by `scale`.
+
+    Args:
+      params: which kernel.
+      payloads: uint8 [world * payload_size(params, segments)], any bytes.
+      segments: int64 [S, 5].
+      scale: float, or for tensors also a scalar tensor.
+      shapes, dtypes: of the outputs; "float32", "float16" or "bfloat16".
+    Returns:
+      the outputs, and whether all their elements are finite (bool, or a bool tensor).
+    Raises:
+      CodecError: payloads of the wrong size, bytes that no encoder writes, and as `encode`.
+      MissingDependencyError: as `encode`.
+    """
+    kernels = tensorflow_kernels if is_tensor(payloads) else numpy_kernels
+    return kernels.decode(params, payloads, world, segments, scale, shapes, dtypes)
+
+
+def reduce(
+    params: KernelParams,
+    payloads: Any,
+    world: int,
+    residual: Any | None,
+    segments: ArrayLike,
+    rng: Sequence[Any],
+    scale: Any,
+) -> tuple[Any, Any | None]:
+    """The middle of a two-phase exchange: adds up a chunk's payloads and encodes the sum.
+
+    Args:
+      params: a cast or "quantize".
+      payloads: uint8 [world * payload_size(params, segments)], in rank order.
+      residual: float32 [sum of lengths], the chunk's own; None for no feedback. As `encode`'s.
+      segments: int64 [S, 5]: consecutive rows of a bucket's table.
+      rng: (seed, step, rank, phase).
+      scale: multiplies the sum before it is encoded.
+    Returns:
+      uint8 [payload_size(params, segments)], and the new residual.
+    Raises:
+      CodecError, MissingDependencyError: as `decode`.
+    """
+    kernels = tensorflow_kernels if is_tensor(payloads) else numpy_kernels
+    return kernels.reduce(params, payloads, world, residual, segments, rng, scale)
