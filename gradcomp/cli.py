@@ -11,7 +11,7 @@ REQUIRABLE = ("native", "tensorflow", "horovod")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0 well, 1 something asked for is broken, 2 usage.
+    """Runs one command and returns the exit status: 0 if all is well, 1 if not, 2 for wrong usage.
 
     Args:
       arguments: the words after `gradcomp`; `sys.argv`'s by default.
@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doctor = commands.add_parser(
         "doctor",
         help="show what is installed, what works, and the command that mends what does not",
-        description="Shows what is installed, what each engine can do, what is wrong and the command that mends it. "
-        "The exit status is 1 if anything required is missing or broken.",
+        description="Shows what is installed, what each engine can do, what is wrong and the "
+        "command that mends it. The exit status is 1 if anything required is missing or broken.",
     )
     doctor.add_argument(
         "--require",

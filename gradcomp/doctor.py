@@ -1,4 +1,4 @@
-"""What `gradcomp doctor` does: looks at the installation and says what works and what mends the rest."""
+"""The command `gradcomp doctor`: what is installed, what works, and what mends the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATE_STYLES = {"works": "green", "absent": "yellow", "broken": "red"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of the installation: its state, what is there or what is wrong, and the command that mends it."""
+    """One part of the installation: what is there or wrong, and the command that mends it."""
 
     name: str
     state: Literal["works", "absent", "broken"]
@@ -62,7 +62,7 @@ def run(required: set[str], console: Console | None = None) -> int:
 
 
 def examine() -> dict[str, Finding]:
-    """Probes the native module, TensorFlow and Horovod at the same time, each in a process of its own."""
+    """Probes the native module, TensorFlow and Horovod at the same time."""
     with ThreadPoolExecutor() as pool:
         facts = dict(zip(PROBES, pool.map(probe, PROBES), strict=True))
     tensorflow = _tensorflow(facts["tensorflow"])
@@ -77,7 +77,9 @@ def probe(name: str, timeout: float = PROBE_TIMEOUT_SECONDS) -> dict[str, Any]:
     """The facts that `gradcomp.probe` prints about `name`, or how its process ended instead."""
     command = [sys.executable, "-m", "gradcomp.probe", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"importing it did not end within {timeout:.0f} s"}
     lines = done.stdout.strip().splitlines()
@@ -105,19 +107,22 @@ def _tensorflow(facts: dict[str, Any]) -> Finding:
     wanted = shlex.quote(_requirement("tensorflow"))
     if "absent" in facts:
         return Finding("tensorflow", "absent", "not installed", _pip(wanted))
-    if "error" not in facts:
-        gpus = f"{facts['gpus']} GPUs" if facts["gpus"] != 1 else "1 GPU"
-        detail = f"TensorFlow {facts['version']}, Keras {facts['keras']}, {gpus}, gradcomp's ops load"
-        return Finding("tensorflow", "works", detail)
     if "version" not in facts:
         return Finding("tensorflow", "broken", facts["error"], _pip(f"--force-reinstall {wanted}"))
-    unsupported = facts["error"].startswith("MissingDependencyError")
-    detail = f"TensorFlow {facts['version']}: {facts['error']}"
-    return Finding("tensorflow", "broken", detail, _pip(wanted) if unsupported else _reinstall())
+    if "unsupported" in facts:
+        return Finding("tensorflow", "broken", facts["unsupported"], _pip(wanted))
+    detail = f"TensorFlow {facts['version']}"
+    if "error" in facts:
+        return Finding("tensorflow", "broken", f"{detail}: {facts['error']}", _reinstall())
+    gpus = "1 GPU" if facts["gpus"] == 1 else f"{facts['gpus']} GPUs"
+    detail += f", Keras {facts['keras']}, {gpus}, gradcomp's ops load"
+    return Finding("tensorflow", "works", detail)
 
 
 def _horovod(facts: dict[str, Any], tensorflow_version: str | None) -> Finding:
-    build = f"PYTHON={shlex.quote(sys.executable)} sh {shlex.quote(str(PACKAGE / 'build_horovod.sh'))}"
+    build = (
+        f"PYTHON={shlex.quote(sys.executable)} sh {shlex.quote(str(PACKAGE / 'build_horovod.sh'))}"
+    )
     if "absent" in facts:
         return Finding("horovod", "absent", "not installed", build)
     if "version" not in facts:
@@ -158,32 +163,45 @@ def _reinstall() -> str:
 
 
 def _inventory(findings: Iterable[Finding], required: set[str]) -> Table:
-    table = Table("part", "state", "what is there", title=f"gradcomp {__version__}", title_justify="left")
-    table.add_row("python", "[green]works[/green]", f"Python {platform.python_version()}, {sys.executable}")
+    table = Table(
+        "part", "state", "what is there", title=f"gradcomp {__version__}", title_justify="left"
+    )
+    table.add_row(
+        "python", "[green]works[/green]", f"Python {platform.python_version()}, {sys.executable}"
+    )
     table.add_row("numpy", "[green]works[/green]", f"NumPy {metadata.version('numpy')}")
     for finding in findings:
         style = STATE_STYLES[finding.state]
         asked = " (required)" if finding.name in required else ""
-        table.add_row(finding.name + asked, f"[{style}]{finding.state}[/{style}]", escape(finding.detail))
+        table.add_row(
+            finding.name + asked, f"[{style}]{finding.state}[/{style}]", escape(finding.detail)
+        )
     return table
 
 
 def _engines(findings: dict[str, Finding]) -> Table:
     abilities = {
-        "NumPy arrays": (["native"], "every codec encodes and decodes arrays; TensorFlow is not imported"),
+        "NumPy arrays": (
+            ["native"],
+            "every codec encodes and decodes arrays; TensorFlow is not imported",
+        ),
         "TensorFlow tensors": (
             ["native", "tensorflow"],
             "every codec encodes and decodes tensors on the CPU, eager and in tf.function",
         ),
         "Horovod": (
             ["native", "tensorflow", "horovod"],
-            "gradcomp.horovod: DistributedOptimizer, DistributedGradientTape and allreduce with compression",
+            "gradcomp.horovod: DistributedOptimizer, DistributedGradientTape, allreduce, compressed",
         ),
     }
     table = Table("engine", "what it can do", title="Engines", title_justify="left")
     for engine, (needs, ability) in abilities.items():
         lacking = [need for need in needs if findings[need].state != "works"]
-        text = f"[yellow]nothing yet: it needs {' and '.join(lacking)}[/yellow]" if lacking else ability
+        text = (
+            f"[yellow]nothing yet: it needs {' and '.join(lacking)}[/yellow]"
+            if lacking
+            else ability
+        )
         table.add_row(engine, text)
     return table
 

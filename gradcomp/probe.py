@@ -1,7 +1,7 @@
 """Imports one library and prints what it finds as a line of JSON: `python -m gradcomp.probe NAME`.
 
-A broken library may abort the process or hang it, so `gradcomp doctor` runs each probe as a process of its own.
-The line has an "absent" or an "error" where there is something wrong.
+A broken library may abort the process or hang it: `gradcomp doctor` runs each probe as a process.
+The line has an "absent", an "unsupported" or an "error" where there is something wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from gradcomp.errors import MissingDependencyError
 
 Facts = dict[str, Any]
 
@@ -29,7 +31,12 @@ def tensorflow() -> Facts:
     facts: Facts = {"version": tf.__version__}
 
     def load() -> Facts:
-        importlib.import_module("gradcomp.kernels").load_ops()
+        libraries = importlib.import_module("gradcomp.kernels.libraries")
+        try:
+            libraries.import_tensorflow()
+        except MissingDependencyError as error:
+            return {"unsupported": str(error)}
+        libraries.load_ops()
         return {"keras": tf.keras.__version__, "gpus": len(tf.config.list_physical_devices("GPU"))}
 
     return facts | _guarded(load)

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Loads and runs the ops that are built in gradcomp/ in older TensorFlows, each in a venv of its own under .venvs/.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+versions=(2.15.1 2.18.1)
+
+make_venv() { # VERSION
+  python -m venv --clear "$ROOT/.venvs/tf-$1"
+  "$ROOT/.venvs/tf-$1/bin/python" -m pip install "tensorflow-cpu==$1" pytest rich
+}
+
+for version in "${versions[@]}"; do
+  venv=$ROOT/.venvs/tf-$version
+  [[ -x $venv/bin/python ]] || rm -f "$STAMPS/tf-$version"
+  stamped "tf-$version" "$ROOT $(digest .ci/tf_versions.sh)" "installing TensorFlow $version (about 1 minute) ..." \
+    "The wheel comes from pip's configured index; TensorFlow 2.15 needs Python 3.11 or older." make_venv "$version"
+  echo "tf-versions: TensorFlow $version"
+  # -c /dev/null: pyproject.toml makes warnings errors, and older TensorFlows warn of their own deprecations.
+  TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$ROOT "$venv/bin/python" -m pytest -q -c /dev/null --rootdir "$ROOT" \
+    -p no:cacheprovider tests/test_ops.py
+done
