@@ -191,7 +191,7 @@ def _engines(findings: dict[str, Finding]) -> Table:
         ),
         "Horovod": (
             ["native", "tensorflow", "horovod"],
-            "gradcomp.horovod: DistributedOptimizer, DistributedGradientTape, allreduce, compressed",
+            "gradcomp.horovod: DistributedOptimizer, DistributedGradientTape, allreduce",
         ),
     }
     table = Table("engine", "what it can do", title="Engines", title_justify="left")
