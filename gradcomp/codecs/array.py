@@ -1,0 +1,193 @@
+"""Codecs without a kernel: two NumPy functions for a tensor; buckets and feedback follow."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradcomp import kernels, reference
+from gradcomp.codecs.base import Codec
+from gradcomp.errors import CodecError
+from gradcomp.reference import Floats, Payload, Stream
+
+
+@dataclass(frozen=True)
+class RandomBits:
+    """Random bits for each element that is encoded; the same ones whenever asked for."""
+
+    stream: Stream
+    start: int
+    count: int
+
+    def bits(self) -> np.ndarray:
+        """uint16 [n]."""
+        return self.stream.bits(self.start, self.count)
+
+    def uniform(self) -> Floats:
+        """float32 [n] above 0 and below 1, each an odd multiple of 2⁻¹⁷."""
+        return (self.bits() * np.float32(2) + np.float32(1)) * np.float32(2.0**-17)
+
+
+@dataclass(frozen=True)
+class ArrayCodec(Codec):
+    """A codec in NumPy: `payload_size`, `encode_array` and `decode_array` are all that it needs.
+
+    TensorFlow graphs run it through `tf.numpy_function`.
+    """
+
+    @abc.abstractmethod
+    def encode_array(self, x: Floats, random: RandomBits) -> Payload:
+        """Encodes a tensor, or a part of one that is sent by itself.
+
+        Args:
+          x: float32 [n].
+          random: bits that depend on seed, step, tensor, rank and element, on nothing else.
+        Returns:
+          uint8 [payload_size(n)].
+        """
+
+    @abc.abstractmethod
+    def decode_array(self, payload: Payload, numel: int) -> Floats:
+        """float32 [numel] of uint8 [payload_size(numel)]; CodecError if no encoder writes it."""
+
+    def encode_bucket(
+        self,
+        gradients: Sequence[Any],
+        residuals: Sequence[Any] | None,
+        segments: np.ndarray,
+        rng: Sequence[Any],
+    ) -> tuple[Any, list[Any] | None]:
+        """As `Codec.encode_bucket`."""
+        old = [] if residuals is None else list(residuals)
+
+        def encode(*inputs: Any) -> list[Any]:
+            arrays = inputs[4:]
+            gradients, residuals = arrays[: len(arrays) - len(old)], arrays[-len(old) :]
+            payload, new = reference.encode(
+                _Segments(self), gradients, residuals if old else None, segments, inputs[:4]
+            )
+            return [payload, *(new or [])]
+
+        outputs = [("uint8", (self._size(segments),)), *(("float32", tuple(r.shape)) for r in old)]
+        payload, *new = _run(encode, [*rng, *gradients, *old], outputs)
+        return payload, None if residuals is None else _store(old, new)
+
+    def reduce_bucket(
+        self,
+        payloads: Any,
+        world: int,
+        residual: Any | None,
+        segments: np.ndarray,
+        rng: Sequence[Any],
+        scale: Any,
+    ) -> tuple[Any, Any | None]:
+        """As `Codec.reduce_bucket`."""
+        old = [] if residual is None else [residual]
+
+        def reduce(payloads: Payload, scale: float, *inputs: Any) -> list[Any]:
+            residual = inputs[4] if old else None
+            payload, new = reference.reduce(
+                _Segments(self), payloads, world, residual, segments, inputs[:4], scale
+            )
+            return [payload] if new is None else [payload, new]
+
+        outputs = [("uint8", (self._size(segments),)), *(("float32", tuple(r.shape)) for r in old)]
+        payload, *new = _run(reduce, [payloads, scale, *rng, *old], outputs)
+        return payload, None if residual is None else _store(old, new)[0]
+
+    def decode_bucket(
+        self,
+        payloads: Any,
+        world: int,
+        segments: np.ndarray,
+        scale: Any,
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[str],
+    ) -> tuple[list[Any], Any]:
+        """As `Codec.decode_bucket`."""
+
+        def decode(payloads: Payload, scale: float) -> list[Any]:
+            values, finite = reference.decode(
+                _Segments(self), payloads, world, segments, scale, shapes, dtypes
+            )
+            return [*values, finite]
+
+        outputs = [*zip(dtypes, shapes, strict=True), ("bool", ())]
+        *values, finite = _run(decode, [payloads, scale], outputs)
+        return values, finite
+
+    def _size(self, segments: np.ndarray) -> int:
+        return sum(self.payload_size(int(length)) for length in segments[:, 2])
+
+
+@dataclass(frozen=True)
+class _Segments:
+    """An array codec as the reference sees codecs; holds it to the sizes that it claims."""
+
+    codec: ArrayCodec
+
+    @property
+    def cut(self) -> int:
+        """Segments start at multiples of it."""
+        return self.codec.cut
+
+    def size(self, length: int, kept: int) -> int:
+        """Payload bytes of a segment."""
+        return self.codec.payload_size(length)
+
+    def encode(self, x: Floats, start: int, kept: int, random: Stream) -> Payload:
+        """uint8 [size(n)] of float32 [n]."""
+        payload = self.codec.encode_array(x, RandomBits(random, start, len(x)))
+        return self._checked("encode_array", payload, "uint8", self.codec.payload_size(len(x)))
+
+    def decode(self, payload: Payload, length: int, kept: int) -> Floats:
+        """float32 [length]."""
+        values = self.codec.decode_array(payload, length)
+        return self._checked("decode_array", values, "float32", length)
+
+    def _checked(self, method: str, array: np.ndarray, dtype: str, size: int) -> Any:
+        if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != (size,):
+            got = f"{getattr(array, 'dtype', type(array).__name__)} {list(np.shape(array))}"
+            raise CodecError(
+                f"{type(self.codec).__name__}.{method} returned {got} instead of {dtype} [{size}]"
+            )
+        return array
+
+
+def _run(
+    function: Callable[..., list[Any]], inputs: list[Any], outputs: list[tuple[str, Any]]
+) -> list[Any]:
+    """Calls a function of arrays, with tensors as an op where any input is a tensor.
+
+    Args:
+      function: takes as many arrays or scalars as there are inputs, returns a list of arrays.
+      inputs: arrays, tensors, ints.
+      outputs: (dtype, shape) of each array that is returned.
+    """
+    if not any(kernels.is_tensor(x) for x in inputs):
+        return function(*inputs)
+    import tensorflow as tf
+
+    # TensorFlow would take a Python int for an int32.
+    kinds = {int: np.int64, float: np.float32}
+    inputs = [kinds.get(type(x), lambda same: same)(x) for x in inputs]
+    try:
+        tensors = tf.numpy_function(function, inputs, [tf.as_dtype(dtype) for dtype, _ in outputs])
+    except tf.errors.InvalidArgumentError as error:
+        raise CodecError(error.message) from None
+    for tensor, (_, shape) in zip(tensors, outputs, strict=True):
+        tensor.set_shape(shape)
+    return list(tensors)
+
+
+def _store(old: list[Any], new: list[Any]) -> list[Any]:
+    """New residuals: tensors as they are, arrays copied over the old ones."""
+    if any(kernels.is_tensor(r) for r in new):
+        return new
+    for residual, values in zip(old, new, strict=True):
+        residual[...] = values
+    return old
