@@ -1,0 +1,1 @@
+"""Demonstrations and benchmarks of gradcomp; run from the repository root, not installed."""

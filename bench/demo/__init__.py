@@ -1,0 +1,1 @@
+"""`python -m bench.demo`: one small training, once per codec, on two Horovod processes."""
