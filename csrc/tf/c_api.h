@@ -100,7 +100,6 @@ constexpr auto kHalf = static_cast<TF_DataType>(19);
 constexpr auto kOk = static_cast<TF_Code>(0);
 constexpr auto kInvalidArgument = static_cast<TF_Code>(3);
 constexpr auto kResourceExhausted = static_cast<TF_Code>(8);
-constexpr auto kInternal = static_cast<TF_Code>(13);
 
 }  // namespace gradcomp::tf
 

@@ -56,7 +56,8 @@ class DecodeKernel {
           {Data<void>(outputs[i]), dtypes_[i], TF_TensorElementCount(outputs[i].get())});
     }
     if (!call.AllocateOutput(num_tensors, kBool, {}, &finite)) return false;
-    return call.Check(Decode(codec_, Data<uint8_t>(payloads), TF_TensorElementCount(payloads.get()),
+    return call.Check(segments,
+                      Decode(codec_, Data<uint8_t>(payloads), TF_TensorElementCount(payloads.get()),
                              world_, segments.data(), static_cast<int64_t>(segments.size()), scale,
                              tensors.data(), num_tensors, Data<bool>(finite)));
   }

@@ -47,7 +47,8 @@ class EncodeKernel {
     for (const TensorPtr& residual : residuals) old_data.push_back(Data<float>(residual));
     for (const TensorPtr& residual : new_residuals) new_data.push_back(Data<float>(residual));
     const bool feedback = num_residuals_ > 0;
-    return call.Check(Encode(codec_, tensors.data(), feedback ? old_data.data() : nullptr,
+    return call.Check(segments,
+                      Encode(codec_, tensors.data(), feedback ? old_data.data() : nullptr,
                              feedback ? new_data.data() : nullptr, num_tensors_, segments.data(),
                              static_cast<int64_t>(segments.size()), rng, Data<uint8_t>(payload),
                              TF_TensorElementCount(payload.get())));

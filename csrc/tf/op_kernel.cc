@@ -16,17 +16,6 @@ int64_t ElementSize(TF_DataType type) {
 
 }  // namespace
 
-bool Attrs::Fail(TF_Code code, const std::string& message) {
-  TF_SetStatus(status_.get(), code, message.c_str());
-  return Ok();
-}
-
-bool Attrs::Ok() {
-  if (TF_GetCode(status_.get()) == kOk) return true;
-  TF_OpKernelConstruction_Failure(context_, status_.get());
-  return false;
-}
-
 bool Attrs::GetSize(const char* name, int32_t* list_size, int32_t* total_size) {
   TF_OpKernelConstruction_GetAttrSize(context_, name, list_size, total_size, status_.get());
   return Ok();
@@ -85,21 +74,16 @@ bool Attrs::Get(Codec* codec) {
   return error.empty() || Fail(kInvalidArgument, error);
 }
 
-bool Call::Fail(TF_Code code, const std::string& message) {
-  TF_SetStatus(status_.get(), code, message.c_str());
-  return Ok();
-}
-
-bool Call::Check(const Status& status) {
+bool Call::Check(const std::vector<Segment>& segments, const Status& status) {
   if (status.ok()) return true;
-  return Fail(status.code == Code::kNoMemory ? kResourceExhausted : kInvalidArgument,
-              StatusMessage(status));
-}
-
-bool Call::Ok() {
-  if (TF_GetCode(status_.get()) == kOk) return true;
-  TF_OpKernelContext_Failure(context_, status_.get());
-  return false;
+  std::string message = StatusMessage(status);
+  if (status.code == Code::kBadSegments && status.got < static_cast<int64_t>(segments.size())) {
+    const Segment& row = segments[status.got];
+    message += ": tensor " + std::to_string(row.tensor) + ", start " + std::to_string(row.start) +
+               ", length " + std::to_string(row.length) + ", kept " + std::to_string(row.kept) +
+               ", stream " + std::to_string(row.stream);
+  }
+  return Fail(status.code == Code::kNoMemory ? kResourceExhausted : kInvalidArgument, message);
 }
 
 bool Call::GetInput(int index, TensorPtr* tensor) {

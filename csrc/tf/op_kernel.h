@@ -29,12 +29,32 @@ struct TensorDeleter {
 };
 using TensorPtr = std::unique_ptr<TF_Tensor, TensorDeleter>;
 
-// The attributes of an op, when its kernel is made.
-class Attrs {
+// Tells TensorFlow of errors: its two contexts differ in the function that does.
+template <class Context, void (*kFailure)(Context*, TF_Status*)>
+class Reporter {
  public:
-  explicit Attrs(TF_OpKernelConstruction* context) : context_(context), status_(TF_NewStatus()) {}
+  explicit Reporter(Context* context) : context_(context), status_(TF_NewStatus()) {}
 
-  bool Fail(TF_Code code, const std::string& message);
+  bool Fail(TF_Code code, const std::string& message) {
+    TF_SetStatus(status_.get(), code, message.c_str());
+    return Ok();
+  }
+
+ protected:
+  bool Ok() {
+    if (TF_GetCode(status_.get()) == kOk) return true;
+    kFailure(context_, status_.get());
+    return false;
+  }
+
+  Context* context_;
+  StatusPtr status_;
+};
+
+// The attributes of an op, when its kernel is made.
+class Attrs : public Reporter<TF_OpKernelConstruction, TF_OpKernelConstruction_Failure> {
+ public:
+  using Reporter::Reporter;
 
   bool Get(const char* name, int64_t* value);
   bool Get(const char* name, std::vector<int64_t>* values);
@@ -46,19 +66,15 @@ class Attrs {
   bool Get(const char* name, bool* value);
   bool Get(const char* name, std::string* value);
   bool GetSize(const char* name, int32_t* list_size, int32_t* total_size);
-  bool Ok();
-
-  TF_OpKernelConstruction* context_;
-  StatusPtr status_;
 };
 
 // The inputs and outputs of one call.
-class Call {
+class Call : public Reporter<TF_OpKernelContext, TF_OpKernelContext_Failure> {
  public:
-  explicit Call(TF_OpKernelContext* context) : context_(context), status_(TF_NewStatus()) {}
+  using Reporter::Reporter;
 
-  bool Fail(TF_Code code, const std::string& message);
-  bool Check(const Status& status);
+  // Of an operation on `segments`.
+  bool Check(const std::vector<Segment>& segments, const Status& status);
 
   bool GetInput(int index, TensorPtr* tensor);
   bool GetInputs(int first, int64_t count, std::vector<TensorPtr>* tensors);
@@ -68,12 +84,6 @@ class Call {
 
   bool AllocateOutput(int index, TF_DataType type, const std::vector<int64_t>& dims,
                       TensorPtr* tensor);
-
- private:
-  bool Ok();
-
-  TF_OpKernelContext* context_;
-  StatusPtr status_;
 };
 
 TF_DataType ToTensorFlow(DType dtype);

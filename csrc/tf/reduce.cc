@@ -32,11 +32,12 @@ class ReduceKernel {
                              &payload)) {
       return false;
     }
-    return call.Check(Reduce(codec_, Data<uint8_t>(payloads), TF_TensorElementCount(payloads.get()),
-                             world_, segments.data(), static_cast<int64_t>(segments.size()), rng,
-                             scale, residual ? Data<float>(residual) : nullptr,
-                             residual ? Data<float>(new_residual) : nullptr, Data<uint8_t>(payload),
-                             TF_TensorElementCount(payload.get())));
+    return call.Check(
+        segments, Reduce(codec_, Data<uint8_t>(payloads), TF_TensorElementCount(payloads.get()),
+                         world_, segments.data(), static_cast<int64_t>(segments.size()), rng, scale,
+                         residual ? Data<float>(residual) : nullptr,
+                         residual ? Data<float>(new_residual) : nullptr, Data<uint8_t>(payload),
+                         TF_TensorElementCount(payload.get())));
   }
 
  private:
@@ -45,7 +46,10 @@ class ReduceKernel {
     if (!call.GetInput(1, residual)) return false;
     const int64_t got = TF_TensorElementCount(residual->get());
     const int64_t want = TotalLength(segments);
-    if (got != want) return call.Check({Code::kBadResidual, got, want});
+    if (got != want) {
+      return call.Fail(kInvalidArgument, "the residual has " + std::to_string(got) +
+                                             " elements, its segments " + std::to_string(want));
+    }
     return call.AllocateOutput(1, kFloat, Dims(residual->get()), new_residual);
   }
 
