@@ -1,0 +1,47 @@
+#include "cpu/half.h"
+
+#include "core/float_bits.h"
+
+#if defined(GRADCOMP_DISPATCH) || defined(__F16C__)
+#define GRADCOMP_F16C
+#include <immintrin.h>
+#endif
+
+namespace gradcomp {
+namespace {
+
+GRADCOMP_INLINE void ConvertByBits(const float* x, int64_t first, int64_t n, UnalignedU16* half) {
+  for (int64_t i = first; i < n; ++i) half[i] = HalfFromFloat(x[i]);
+}
+
+}  // namespace
+
+// Without the instruction, the dozen integer operations an element take 1.3 (AVX2) to 2.5 (SSE2)
+// times as long as memory does.
+#if defined(GRADCOMP_DISPATCH)
+__attribute__((target("default"))) void HalfFromFloats(const float* x, int64_t n,
+                                                       UnalignedU16* half) {
+  ConvertByBits(x, 0, n, half);
+}
+#endif
+
+#if defined(GRADCOMP_F16C)
+#if defined(GRADCOMP_DISPATCH)
+__attribute__((target("arch=x86-64-v3")))
+#endif
+void HalfFromFloats(const float* x, int64_t n, UnalignedU16* half) {
+  const __m256 nan = _mm256_set1_ps(FloatFromBits(kNanBits));
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 v = _mm256_loadu_ps(x + i);
+    const __m256 canonical = _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m128i h = _mm256_cvtps_ph(canonical, _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(half + i), h);
+  }
+  ConvertByBits(x, i, n, half);
+}
+#else
+void HalfFromFloats(const float* x, int64_t n, UnalignedU16* half) { ConvertByBits(x, 0, n, half); }
+#endif
+
+}  // namespace gradcomp

@@ -1,0 +1,205 @@
+#include "cpu/quantize.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/float_bits.h"
+#include "core/quantize.h"
+#include "cpu/simd.h"
+
+namespace gradcomp {
+namespace {
+
+constexpr int64_t kScaleSize = sizeof(float);
+
+// The dither of the elements last asked for, in whole groups: blocks smaller than a group share it.
+class Dither {
+ public:
+  explicit GRADCOMP_INLINE Dither(const RandomStream& stream) : stream_(stream) {}
+
+  // That of elements [first, first + n), n <= kTile, `first` a multiple of 32.
+  GRADCOMP_INLINE const float* Get(int64_t first, int64_t n) {
+    if (first < begin_ || first + n > end_) {
+      begin_ = first / kRandomGroup * kRandomGroup;
+      for (end_ = begin_; end_ < first + n; end_ += kRandomGroup) {
+        FillDither(stream_, end_ / kRandomGroup, dither_ + (end_ - begin_));
+      }
+    }
+    return dither_ + (first - begin_);
+  }
+
+ private:
+  RandomStream stream_;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+  alignas(kCacheLine) float dither_[kTile + kRandomGroup];
+};
+
+template <int kBits, bool kStochastic, bool kResidual>
+GRADCOMP_INLINE void CodesOfTile(const float* x, const float* dither, int64_t n, BlockScale block,
+                                 int8_t* codes, UnalignedFloat* new_residual) {
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t code =
+        QuantizeCode<kBits, kStochastic>(x[i], block.inverse, kStochastic ? dither[i] : 0.0f);
+    codes[i] = static_cast<int8_t>(code);
+    if constexpr (kResidual) new_residual[i] = x[i] - static_cast<float>(code) * block.scale;
+  }
+}
+
+template <int kBits, bool kStochastic>
+GRADCOMP_INLINE void CodesOfTile(const float* x, const float* dither, int64_t n, BlockScale block,
+                                 int8_t* codes, UnalignedFloat* new_residual) {
+  if (block.scale != block.scale) {
+    std::fill_n(codes, n, int8_t{0});
+    if (new_residual) std::fill_n(new_residual, n, FloatFromBits(kNanBits));
+  } else if (new_residual) {
+    CodesOfTile<kBits, kStochastic, true>(x, dither, n, block, codes, new_residual);
+  } else {
+    CodesOfTile<kBits, kStochastic, false>(x, dither, n, block, codes, nullptr);
+  }
+}
+
+// Byte j of a block of `size` bytes has in bits [p * kBits, (p + 1) * kBits), its plane p, the code
+// of element p * size + j. Calls visit(plane, byte, element, count) for each run of elements of
+// one plane in [first, first + n) of the block; `element` counts from `first`.
+template <int kBits, typename Visitor>
+GRADCOMP_INLINE void VisitPlanes(int64_t size, int64_t first, int64_t n, Visitor visit) {
+  for (int plane = 0; plane < 8 / kBits; ++plane) {
+    const int64_t begin = std::max(first, plane * size);
+    const int64_t end = std::min(first + n, (plane + 1) * size);
+    if (begin < end) visit(plane, begin - plane * size, begin - first, end - begin);
+  }
+}
+
+template <int kBits>
+struct Packer {
+  const int8_t* codes;
+  uint8_t* bytes;
+
+  GRADCOMP_INLINE void operator()(int plane, int64_t byte, int64_t element, int64_t count) const {
+    constexpr uint8_t kMask = (1 << kBits) - 1;
+    const uint8_t* __restrict from = reinterpret_cast<const uint8_t*>(codes) + element;
+    uint8_t* __restrict to = bytes + byte;
+    // Plane 0 covers every byte of the block and comes first, so nothing needs clearing.
+    if (plane == 0) {
+      for (int64_t i = 0; i < count; ++i) to[i] = from[i] & kMask;
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        to[i] |= static_cast<uint8_t>((from[i] & kMask) << (plane * kBits));
+      }
+    }
+  }
+};
+
+template <int kBits>
+struct Unpacker {
+  const uint8_t* bytes;
+  float scale;
+  bool add;
+  float* sum;
+
+  GRADCOMP_INLINE void operator()(int plane, int64_t byte, int64_t element, int64_t count) const {
+    const uint8_t* __restrict from = bytes + byte;
+    float* __restrict to = sum + element;
+    const int shift = plane * kBits;
+    if (add) {
+      for (int64_t i = 0; i < count; ++i) {
+        to[i] += static_cast<float>(CodeFromByte<kBits>(from[i], shift)) * scale;
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        to[i] = static_cast<float>(CodeFromByte<kBits>(from[i], shift)) * scale;
+      }
+    }
+  }
+};
+
+template <int kBits, bool kStochastic>
+GRADCOMP_INLINE void Encode(const Source& source, int64_t n, int64_t block_size, int64_t first,
+                            int64_t count, int64_t start, const RandomStream& stream,
+                            uint8_t* payload) {
+  Dither dither(stream);
+  uint8_t* scales = payload;
+  uint8_t* codes = payload + CeilDiv(n, block_size) * kScaleSize;
+  for (int64_t begin = first; begin < first + count; begin += block_size) {
+    const int64_t size = std::min(block_size, n - begin);
+    const Source block = Advance(source, begin - first);
+    float x[kTile];
+    uint32_t largest = 0;
+    for (int64_t part = 0; part < size; part += kTile) {
+      const int64_t length = std::min(kTile, size - part);
+      LoadCorrected(block, part, length, x);
+      largest = std::max(largest, MaxMagnitude(x, length));
+    }
+    const BlockScale scale = ScaleOfBlock(largest, kBits);
+    std::memcpy(scales + begin / block_size * kScaleSize, &scale.scale, kScaleSize);
+    for (int64_t part = 0; part < size; part += kTile) {
+      const int64_t length = std::min(kTile, size - part);
+      // A block of one tile is still there.
+      if (size > kTile) LoadCorrected(block, part, length, x);
+      const float* random = kStochastic ? dither.Get(start + begin + part, length) : nullptr;
+      int8_t tile[kTile];
+      CodesOfTile<kBits, kStochastic>(x, random, length, scale, tile,
+                                      Advance(block, part).new_residual);
+      VisitPlanes<kBits>(CeilDiv(size * kBits, 8), part, length,
+                         Packer<kBits>{tile, codes + begin * kBits / 8});
+    }
+  }
+}
+
+template <int kBits>
+GRADCOMP_INLINE bool Decode(const uint8_t* payloads, int64_t stride, int64_t world, int64_t n,
+                            int64_t block_size, int64_t first, int64_t count, const Sink& sink) {
+  const uint8_t* scales = payloads;
+  const uint8_t* codes = payloads + CeilDiv(n, block_size) * kScaleSize;
+  bool finite = true;
+  for (int64_t at = first; at < first + count;) {
+    const int64_t begin = at / block_size * block_size;
+    const int64_t size = std::min(block_size, n - begin);
+    const int64_t length = std::min({kTile, begin + size - at, first + count - at});
+    float sum[kTile];
+    for (int64_t rank = 0; rank < world; ++rank) {
+      float scale;
+      std::memcpy(&scale, scales + rank * stride + begin / block_size * kScaleSize, kScaleSize);
+      const uint8_t* bytes = codes + rank * stride + begin * kBits / 8;
+      VisitPlanes<kBits>(CeilDiv(size * kBits, 8), at - begin, length,
+                         Unpacker<kBits>{bytes, scale, rank > 0, sum});
+    }
+    finite &= StoreScaled(sum, length, sink, at - first);
+    at += length;
+  }
+  return finite;
+}
+
+}  // namespace
+
+GRADCOMP_CLONES void QuantizeEncode(const Codec& codec, const Source& source, int64_t n,
+                                    int64_t first, int64_t count, int64_t start,
+                                    const RandomStream& stream, uint8_t* payload) {
+  const int64_t block = codec.block_size;
+  switch (codec.bits * 2 + codec.stochastic) {
+    case 16:
+      return Encode<8, false>(source, n, block, first, count, start, stream, payload);
+    case 17:
+      return Encode<8, true>(source, n, block, first, count, start, stream, payload);
+    case 8:
+      return Encode<4, false>(source, n, block, first, count, start, stream, payload);
+    case 9:
+      return Encode<4, true>(source, n, block, first, count, start, stream, payload);
+    case 4:
+      return Encode<2, false>(source, n, block, first, count, start, stream, payload);
+    case 5:
+      return Encode<2, true>(source, n, block, first, count, start, stream, payload);
+  }
+}
+
+GRADCOMP_CLONES bool QuantizeDecode(const Codec& codec, const uint8_t* payloads, int64_t stride,
+                                    int64_t world, int64_t n, int64_t first, int64_t count,
+                                    const Sink& sink) {
+  const int64_t block = codec.block_size;
+  if (codec.bits == 8) return Decode<8>(payloads, stride, world, n, block, first, count, sink);
+  if (codec.bits == 4) return Decode<4>(payloads, stride, world, n, block, first, count, sink);
+  return Decode<2>(payloads, stride, world, n, block, first, count, sink);
+}
+
+}  // namespace gradcomp

@@ -1,0 +1,28 @@
+// Payloads of one float32 scale a block and one code of 8, 4 or 2 bits an element.
+
+#ifndef GRADCOMP_CPU_QUANTIZE_H_
+#define GRADCOMP_CPU_QUANTIZE_H_
+
+#include <cstdint>
+
+#include "core/codec.h"
+#include "core/threefry.h"
+#include "cpu/tile.h"
+
+namespace gradcomp {
+
+// Encodes elements [first, first + count) of a segment of n, `first` at the beginning of a block,
+// into their places in the segment's payload. `source` is of these elements; the random bits are
+// those of elements from `start` + first of the tensor.
+void QuantizeEncode(const Codec& codec, const Source& source, int64_t n, int64_t first,
+                    int64_t count, int64_t start, const RandomStream& stream, uint8_t* payload);
+
+// Decodes and sums elements [first, first + count) of a segment of n from its `world` payloads,
+// `stride` bytes apart, into `sink`, which is of these elements; says whether all outputs are
+// finite.
+bool QuantizeDecode(const Codec& codec, const uint8_t* payloads, int64_t stride, int64_t world,
+                    int64_t n, int64_t first, int64_t count, const Sink& sink);
+
+}  // namespace gradcomp
+
+#endif  // GRADCOMP_CPU_QUANTIZE_H_

@@ -1,0 +1,159 @@
+// gradcomp._native: the CPU kernels over NumPy arrays.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/threefry.h"
+#include "cpu/bucket.h"
+#include "cpu/codec_args.h"
+#include "cpu/segments.h"
+#include "python/arrays.h"
+
+namespace gradcomp::python {
+namespace {
+
+using RngArgs = std::array<int64_t, 4>;
+
+Codec MakeCodec(const std::string& family, int64_t bits, int64_t block_size, bool stochastic,
+                const std::string& values) {
+  Codec codec;
+  const std::string error = ParseCodec(family, bits, block_size, stochastic, values, &codec);
+  if (!error.empty()) throw py::value_error(error);
+  return codec;
+}
+
+Rng MakeRng(const RngArgs& rng) {
+  const auto [seed, step, rank, phase] = rng;
+  if (rank < 0 || rank > INT32_MAX) {
+    throw py::value_error("rng has rank " + std::to_string(rank) + ", not in [0, 2^31)");
+  }
+  if (phase != 0 && phase != 1) {
+    throw py::value_error("rng has phase " + std::to_string(phase) + ", not 0 or 1");
+  }
+  return {static_cast<uint64_t>(seed), static_cast<uint64_t>(step), static_cast<uint32_t>(rank),
+          static_cast<uint32_t>(phase)};
+}
+
+void ThrowUnlessOk(const Status& status) {
+  if (status.code == Code::kNoMemory) throw std::bad_alloc();
+  if (!status.ok()) throw py::value_error(StatusMessage(status));
+}
+
+int64_t PayloadSizeOf(const Codec& codec, const py::array& segments) {
+  const SegmentTable table = Segments(segments);
+  int64_t size;
+  ThrowUnlessOk(CheckRun(codec, table.rows, table.size, &size));
+  return size;
+}
+
+void EncodeArrays(const Codec& codec, const std::vector<py::array>& gradients,
+                  const std::optional<std::vector<py::array>>& residuals, const py::array& segments,
+                  const RngArgs& rng, const py::array& payload) {
+  const std::vector<ConstTensor> tensors =
+      Tensors<ConstTensor>(gradients, "gradients", Access::kRead);
+  std::vector<float*> in_place;
+  if (residuals) {
+    if (residuals->size() != tensors.size()) {
+      throw py::value_error("residuals has " + std::to_string(residuals->size()) + " arrays, not " +
+                            std::to_string(tensors.size()));
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      in_place.push_back(Residual((*residuals)[i], Indexed("residuals", i), tensors[i].numel));
+    }
+  }
+  float* const* residual = residuals ? in_place.data() : nullptr;
+  const SegmentTable table = Segments(segments);
+  const Rng key = MakeRng(rng);
+  const Bytes out = Payload(payload, "payload", Access::kWrite);
+  Status status;
+  {
+    const py::gil_scoped_release release;
+    status = Encode(codec, tensors.data(), residual, residual, static_cast<int64_t>(tensors.size()),
+                    table.rows, table.size, key, out.data, out.size);
+  }
+  ThrowUnlessOk(status);
+}
+
+bool DecodeArrays(const Codec& codec, const py::array& payloads, int64_t world,
+                  const py::array& segments, double scale, const std::vector<py::array>& outputs) {
+  const std::vector<MutableTensor> tensors =
+      Tensors<MutableTensor>(outputs, "outputs", Access::kWrite);
+  const SegmentTable table = Segments(segments);
+  const Bytes in = Payload(payloads, "payloads", Access::kRead);
+  bool finite = false;
+  Status status;
+  {
+    const py::gil_scoped_release release;
+    status =
+        Decode(codec, in.data, in.size, world, table.rows, table.size, static_cast<float>(scale),
+               tensors.data(), static_cast<int64_t>(tensors.size()), &finite);
+  }
+  ThrowUnlessOk(status);
+  return finite;
+}
+
+void ReduceArrays(const Codec& codec, const py::array& payloads, int64_t world,
+                  const std::optional<py::array>& residual, const py::array& segments,
+                  const RngArgs& rng, double scale, const py::array& payload) {
+  const SegmentTable table = Segments(segments);
+  float* in_place = nullptr;
+  if (residual) {
+    int64_t size;
+    ThrowUnlessOk(CheckRun(codec, table.rows, table.size, &size));
+    int64_t numel = 0;
+    for (int64_t row = 0; row < table.size; ++row) numel += table.rows[row].length;
+    in_place = Residual(*residual, "residual", numel);
+  }
+  const Rng key = MakeRng(rng);
+  const Bytes in = Payload(payloads, "payloads", Access::kRead);
+  const Bytes out = Payload(payload, "payload", Access::kWrite);
+  Status status;
+  {
+    const py::gil_scoped_release release;
+    status = Reduce(codec, in.data, in.size, world, table.rows, table.size, key,
+                    static_cast<float>(scale), in_place, in_place, out.data, out.size);
+  }
+  ThrowUnlessOk(status);
+}
+
+std::array<uint32_t, 4> ThreefryWords(const std::array<uint32_t, 4>& key,
+                                      const std::array<uint32_t, 4>& counter, int rounds) {
+  const uint32_t k[4] = {key[0], key[1], key[2], key[3]};
+  const uint32_t c[4] = {counter[0], counter[1], counter[2], counter[3]};
+  uint32_t out[4];
+  if (rounds == 20) {
+    Threefry4x32<20>(k, c, out);
+  } else if (rounds == kThreefryRounds) {
+    Threefry4x32<kThreefryRounds>(k, c, out);
+  } else {
+    throw py::value_error("rounds is " + std::to_string(rounds) + ", not 12 or 20");
+  }
+  return {out[0], out[1], out[2], out[3]};
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "gradcomp's CPU kernels over NumPy arrays.";
+  py::class_<Codec>(module, "Codec")
+      .def(py::init(&MakeCodec), py::arg("family"), py::arg("bits") = 0, py::arg("block_size") = 0,
+           py::arg("stochastic") = false, py::arg("values") = "");
+  module.def("payload_size", &PayloadSizeOf, py::arg("codec"), py::arg("segments"));
+  module.def("encode", &EncodeArrays, py::arg("codec"), py::arg("gradients"), py::arg("residuals"),
+             py::arg("segments"), py::arg("rng"), py::arg("payload"));
+  module.def("decode", &DecodeArrays, py::arg("codec"), py::arg("payloads"), py::arg("world"),
+             py::arg("segments"), py::arg("scale"), py::arg("outputs"));
+  module.def("reduce", &ReduceArrays, py::arg("codec"), py::arg("payloads"), py::arg("world"),
+             py::arg("residual"), py::arg("segments"), py::arg("rng"), py::arg("scale"),
+             py::arg("payload"));
+  module.def("threefry4x32", &ThreefryWords, py::arg("key"), py::arg("counter"), py::arg("rounds"));
+}
+
+}  // namespace gradcomp::python
