@@ -19,7 +19,8 @@
 namespace gradcomp::python {
 namespace {
 
-using RngArgs = std::array<int64_t, 4>;
+// seed, step, rank, phase; the first two modulo 2^64.
+using RngArgs = std::array<py::int_, 4>;
 
 Codec MakeCodec(const std::string& family, int64_t bits, int64_t block_size, bool stochastic,
                 const std::string& values) {
@@ -29,15 +30,18 @@ Codec MakeCodec(const std::string& family, int64_t bits, int64_t block_size, boo
   return codec;
 }
 
+uint64_t LowWord(const py::int_& value) { return PyLong_AsUnsignedLongLongMask(value.ptr()); }
+
 Rng MakeRng(const RngArgs& rng) {
-  const auto [seed, step, rank, phase] = rng;
+  const auto rank = rng[2].cast<int64_t>();
+  const auto phase = rng[3].cast<int64_t>();
   if (rank < 0 || rank > INT32_MAX) {
     throw py::value_error("rng has rank " + std::to_string(rank) + ", not in [0, 2^31)");
   }
   if (phase != 0 && phase != 1) {
     throw py::value_error("rng has phase " + std::to_string(phase) + ", not 0 or 1");
   }
-  return {static_cast<uint64_t>(seed), static_cast<uint64_t>(step), static_cast<uint32_t>(rank),
+  return {LowWord(rng[0]), LowWord(rng[1]), static_cast<uint32_t>(rank),
           static_cast<uint32_t>(phase)};
 }
 

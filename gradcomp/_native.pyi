@@ -1,0 +1,85 @@
+"""The CPU kernels over NumPy arrays (csrc/python).
+
+Arrays are C-contiguous, of any alignment; a wrong dtype, size or layout raises ValueError and names
+the argument. The GIL is released while a kernel runs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy import float32, int64, uint8
+from numpy.typing import NDArray
+
+class Codec:
+    """A kernel and its options; those that a family does not use stay at their defaults."""
+
+    def __init__(
+        self,
+        family: str,
+        bits: int = 0,
+        block_size: int = 0,
+        stochastic: bool = False,
+        values: str = "",
+    ) -> None:
+        """Raises ValueError, naming the option that is invalid."""
+
+def payload_size(codec: Codec, segments: NDArray[int64]) -> int:
+    """Bytes of the payload of `segments`, [S, 5]: (tensor, start, length, kept, stream)."""
+
+def encode(
+    codec: Codec,
+    gradients: Sequence[NDArray[Any]],
+    residuals: Sequence[NDArray[float32]] | None,
+    segments: NDArray[int64],
+    rng: tuple[int, int, int, int],
+    payload: NDArray[uint8],
+) -> None:
+    """Writes the payload of gradients + residuals, and what it loses of them to the residuals.
+
+    Args:
+      gradients: float32, float16 or bfloat16.
+      segments: cover the gradients exactly and in order.
+      rng: seed, step, rank, phase.
+      payload: [payload_size(codec, segments)].
+    """
+
+def decode(
+    codec: Codec,
+    payloads: NDArray[uint8],
+    world: int,
+    segments: NDArray[int64],
+    scale: float,
+    outputs: Sequence[NDArray[Any]],
+) -> bool:
+    """Writes `scale` times the sum of `world` payloads; says whether all of it is finite.
+
+    Args:
+      payloads: [world * payload_size(codec, segments)], in rank order.
+      outputs: float32, float16 or bfloat16; covered by `segments` exactly and in order.
+    Raises:
+      ValueError: also if the bytes are none that encode can have made.
+    """
+
+def reduce(
+    codec: Codec,
+    payloads: NDArray[uint8],
+    world: int,
+    residual: NDArray[float32] | None,
+    segments: NDArray[int64],
+    rng: tuple[int, int, int, int],
+    scale: float,
+    payload: NDArray[uint8],
+) -> None:
+    """Decodes and sums a chunk of `world` payloads as `decode`, and encodes it as `encode`.
+
+    Args:
+      residual: of the chunk's elements, flat; updated in place.
+      segments: consecutive rows of a table.
+    Raises:
+      ValueError: also if the codec is top-k.
+    """
+
+def threefry4x32(
+    key: tuple[int, int, int, int], counter: tuple[int, int, int, int], rounds: int
+) -> tuple[int, int, int, int]:
+    """The generator's words themselves, for known-answer tests; rounds is 12 or 20."""
