@@ -1,7 +1,7 @@
 """The codecs, one a file; each is an immutable value. `codec` makes them of spec strings."""
 
 from gradcomp.codecs.array import ArrayCodec, RandomBits
-from gradcomp.codecs.base import Codec, codec
+from gradcomp.codecs.base import Codec, codec, registered
 from gradcomp.codecs.bf16 import BF16
 from gradcomp.codecs.fp16 import FP16
 from gradcomp.codecs.identity import Identity
@@ -20,4 +20,5 @@ __all__ = [
     "RandomBits",
     "TopK",
     "codec",
+    "registered",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradcomp import kernels, reference
 from gradcomp.codecs.base import Codec
+from gradcomp.codecs.float_mode import default_float_mode
 from gradcomp.errors import CodecError
 from gradcomp.reference import Floats, Payload, Stream
 
@@ -172,16 +173,21 @@ def _run(
         return function(*inputs)
     import tensorflow as tf
 
+    def call(*arrays: Any) -> list[Any]:
+        with default_float_mode():
+            return function(*arrays)
+
     # TensorFlow would take a Python int for an int32.
     kinds = {int: np.int64, float: np.float32}
     inputs = [kinds.get(type(x), lambda same: same)(x) for x in inputs]
     try:
-        tensors = tf.numpy_function(function, inputs, [tf.as_dtype(dtype) for dtype, _ in outputs])
+        made = tf.numpy_function(call, inputs, [tf.as_dtype(dtype) for dtype, _ in outputs])
     except tf.errors.InvalidArgumentError as error:
         raise CodecError(error.message) from None
+    tensors: list[Any] = tf.nest.flatten(made)  # of one output, some versions make no list
     for tensor, (_, shape) in zip(tensors, outputs, strict=True):
         tensor.set_shape(shape)
-    return list(tensors)
+    return tensors
 
 
 def _store(old: list[Any], new: list[Any]) -> list[Any]:

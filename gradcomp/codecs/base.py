@@ -247,11 +247,15 @@ def codec(spec: str | Codec | None) -> Codec | None:
     return None if name == "none" and not options else _make(name, options)
 
 
+def registered() -> dict[str, type[Codec]]:
+    """All codecs that are defined, by name."""
+    return dict(sorted(_registry.items()))
+
+
 def _make(name: Any, options: Mapping[str, Any]) -> Codec:
     """The registered codec `name` with these options."""
     if name not in _registry:
-        known = ", ".join(sorted(_registry))
-        raise CodecError(f"unknown codec {name!r}; there are {known}, and 'none'")
+        raise CodecError(f"unknown codec {name!r}; there are {', '.join(registered())} and none")
     made = _registry[name]
     known_options = [field.name for field in dataclasses.fields(made) if field.init]
     for option in options:
