@@ -4,6 +4,9 @@
 class GradcompError(Exception):
     """Base of every error below."""
 
+    # AutoGraph raises an error of a traced function again as the same class only with this one.
+    __init__ = Exception.__init__
+
 
 class CodecError(GradcompError, ValueError):
     """A codec was given an option, an input or a payload that it cannot take."""

@@ -50,5 +50,5 @@ def values_of(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def bits_of(array: Any) -> bytes:
-    """What an array holds, NaN and signs of zeros included."""
-    return np.ascontiguousarray(array).tobytes()
+    """What an array or tensor holds, NaN and signs of zeros included."""
+    return np.asarray(array.numpy() if hasattr(array, "numpy") else array).tobytes()

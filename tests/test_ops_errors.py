@@ -38,33 +38,35 @@ def decode(params: KernelParams, payload: bytes, row: tuple[int, ...], world: in
 @pytest.mark.parametrize(
     ("segments", "named"),
     [
-        (GOOD[:, :4], r"\[2, 4\]"),
-        (GOOD[0], r"\[5\]"),
-        (GOOD[:1], "1"),
-        (GOOD[::-1].copy(), "0"),
-        (rows((0, 0, 39, 0, 0), (1, 0, 3, 0, 1)), "1"),
-        (rows((0, 0, 40, 0, 0), (1, 0, 4, 0, 1)), "1"),
-        (rows((0, 0, 40, 0, 0), (2, 0, 3, 0, 1)), "1"),
-        (rows((0, 0, 40, 0, 0), (1, 1, 3, 0, 1)), "1"),
-        (rows((0, 0, -40, 0, 0), (1, 0, 83, 0, 1)), "0"),
-        (rows((0, 0, 40, 7, 0), (1, 0, 3, 0, 1)), "0"),
-        (rows((0, 0, 2**62, 0, 0), (1, 0, 2**62, 0, 1)), "0"),
-        (np.empty((0, 5), np.int64), "0"),
+        (GOOD[:, :4], r"segments has shape \[2, 4\]"),
+        (GOOD[0], r"segments has shape \[5\]"),
+        (GOOD[:1], "row 1 of segments"),
+        (GOOD[::-1].copy(), "row 1 of segments.*tensor 0, start 0, length 40, kept 0, stream 0"),
+        (rows((0, 0, 39, 0, 0), (1, 0, 3, 0, 1)), "row 1 of segments"),
+        (rows((0, 0, 40, 0, 0), (1, 0, 4, 0, 1)), "row 1 of segments.*length 4"),
+        (rows((0, 0, 40, 0, 0), (2, 0, 3, 0, 1)), "row 1 of segments.*tensor 2"),
+        (rows((0, 0, 40, 0, 0), (1, 1, 3, 0, 1)), "row 1 of segments.*start 1"),
+        (rows((0, 0, -40, 0, 0), (1, 0, 83, 0, 1)), "row 0 of segments.*length -40"),
+        (rows((0, 0, 40, 7, 0), (1, 0, 3, 0, 1)), "row 0 of segments.*kept 7"),
+        (rows((0, 0, 40, 0, 2**40), (1, 0, 3, 0, 1)), "row 0 of segments.*stream 1099511627776"),
+        (rows((0, 0, 2**62, 0, 0), (1, 0, 2**62, 0, 1)), "row 0 of segments"),
+        (rows((0, 0, 2**40, 0, 0), (1, 0, 43 - 2**40, 0, 1)), "row [01] of segments"),
+        (np.empty((0, 5), np.int64), "row 0 of segments"),
     ],
 )
 def test_segment_tables(segments: np.ndarray, named: str) -> None:
-    with pytest.raises(CodecError, match=f"(?i)segment.*{named}"):
+    with pytest.raises(CodecError, match=named):
         encode(segments=segments)
 
 
 def test_segments_of_blocks_start_at_a_block() -> None:
-    with pytest.raises(CodecError, match=r"(?i)segment.*1"):
+    with pytest.raises(CodecError, match=r"row 1 of segments.*start 31"):
         encode(QUANTIZE, rows((0, 0, 31, 0, 0), (0, 31, 9, 0, 0), (1, 0, 3, 0, 1)))
 
 
 @pytest.mark.parametrize("kept", [-1, 41])
 def test_kept_must_fit(kept: int) -> None:
-    with pytest.raises(CodecError, match=r"(?i)segment.*0"):
+    with pytest.raises(CodecError, match=f"row 0 of segments.*kept {kept}"):
         encode(TOPK, rows((0, 0, 40, kept, 0), (1, 0, 3, 1, 1)))
 
 
@@ -117,7 +119,7 @@ def test_payloads_of_the_wrong_size(
 
 def test_malformed_indices() -> None:
     size = kernels.payload_size(TOPK, [(0, 0, 4, 1, 0)])
-    with pytest.raises(CodecError, match=r"(?i)segment 0"):
+    with pytest.raises(CodecError, match="segment 0"):
         decode(TOPK, b"\xff" * size, (0, 0, 4, 1, 0))
 
 
@@ -127,7 +129,7 @@ def test_decode_checks_what_it_is_asked_for() -> None:
         kernels.decode(FLOAT16, wire, 1, GOOD, 1.0, [(3,)], ["float64"])
     with pytest.raises(CodecError, match=r"payloads is int32, not uint8"):
         kernels.decode(FLOAT16, tf.zeros([6], tf.int32), 1, GOOD, 1.0, [(3,)], ["float32"])
-    with pytest.raises(CodecError, match=r"(?i)segment"):
+    with pytest.raises(CodecError, match="row 1 of segments"):
         kernels.decode(FLOAT16, wire, 1, rows((0, 0, 3, 0, 0)), 1.0, [(4,)], ["float32"])
     with pytest.raises(CodecError, match=r"scale has shape \[2\]"):
         kernels.decode(FLOAT16, wire, 1, rows((0, 0, 3, 0, 0)), [1, 2], [(3,)], ["float32"])
@@ -135,7 +137,7 @@ def test_decode_checks_what_it_is_asked_for() -> None:
 
 def test_reduce() -> None:
     wire, chunk = tf.zeros([6], tf.uint8), rows((0, 0, 3, 0, 0))
-    with pytest.raises(CodecError, match=r"(?i)topk|top-k"):
+    with pytest.raises(CodecError, match="topk has no reduce"):
         kernels.reduce(TOPK, wire, 1, None, rows((0, 0, 3, 1, 0)), RNG, 1.0)
     with pytest.raises(CodecError, match=r"\b6\b.*\b12\b"):
         kernels.reduce(FLOAT16, wire, 2, None, chunk, RNG, 1.0)
@@ -173,7 +175,7 @@ def test_graphs_fail_when_they_run() -> None:
 
     size = kernels.payload_size(TOPK, [(0, 0, 4, 1, 0)])
     run.get_concrete_function(tf.TensorSpec([None], tf.uint8))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?i)segment 0"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="segment 0"):
         run(tf.fill([size], tf.constant(255, tf.uint8)))
 
 

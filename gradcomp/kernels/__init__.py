@@ -17,6 +17,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from gradcomp.errors import CodecError
 from gradcomp.kernels import numpy_kernels, tensorflow_kernels
 from gradcomp.kernels.inputs import is_tensor, numel, static_shape
 from gradcomp.kernels.libraries import load_native, load_ops
@@ -115,5 +116,7 @@ def reduce(
     Raises:
       CodecError, MissingDependencyError: as `decode`.
     """
+    if params.family == "topk":
+        raise CodecError("topk has no reduce: sums of its payloads are not sparse enough to resend")
     kernels = tensorflow_kernels if is_tensor(payloads) else numpy_kernels
     return kernels.reduce(params, payloads, world, residual, segments, rng, scale)

@@ -110,8 +110,9 @@ def _call(op: str, params: KernelParams, **inputs: Any) -> Any:
     try:
         return getattr(ops, f"gradcomp_{op}")(**inputs, **params._asdict())
     except import_tensorflow().errors.InvalidArgumentError as error:
-        # TensorFlow puts the name of a wrapper function before the kernel's message.
-        raise CodecError(re.sub(r"^\{\{.*?\}\} ", "", error.message)) from error
+        # TensorFlow puts names of its own before and after the kernel's message.
+        message = re.sub(r"^\{\{.*?\}\} | \[Op:.*$", "", error.message, flags=re.DOTALL)
+        raise CodecError(message) from error
 
 
 @functools.lru_cache(maxsize=256)
@@ -150,10 +151,10 @@ def _scalar(scale: Any) -> Any:
 
 def _words(rng: Sequence[Any]) -> Any:
     tf = import_tensorflow()
-    words = [word if is_tensor(word) else _signed(word) for word in rng]
-    if any(map(is_tensor, words)):
-        return tf.stack([tf.cast(word, tf.int64) for word in words])
-    return tf.constant(words, tf.int64)
+    if any(map(is_tensor, rng)):
+        words = [tf.cast(w if is_tensor(w) else _signed(w), tf.int64) for w in rng]
+        return tf.stack(words)
+    return tf.constant([_signed(word) for word in rng], tf.int64)
 
 
 def _signed(word: int) -> int:
