@@ -62,8 +62,7 @@ def train(
         finally:
             _stop(process)
         if process.returncode:
-            last_lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-            raise RunError("\n".join([f"{run.label}: a rank failed", *last_lines]))
+            raise RunError(f"{run.label}: a rank failed\n{_last_lines(log)}")
         results = [_lines(records / f"rank-{rank}.jsonl")[-1] for rank in range(RANKS)]
     return Outcome([record for record in rank_0 if record["kind"] == "epoch"], results)
 
@@ -106,6 +105,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _last_lines(log: Path) -> str:
+    """What the ranks wrote last, or if they wrote nothing, what horovodrun wrote."""
+    lines = log.read_text(errors="replace").splitlines()
+    by_ranks = [line for line in lines if line.startswith("[")]
+    return "\n".join((by_ranks or lines)[-_LOG_LINES:])
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import layers
 
@@ -43,13 +44,14 @@ def convolutional_network(shape: tuple[int, ...]) -> keras.Model:
     )
 
 
-def batches(x: tf.Tensor, y: tf.Tensor, batch_size: int) -> tf.data.Dataset:
+def batches(x: np.ndarray, y: np.ndarray, batch_size: int) -> tf.data.Dataset:
     """Shuffled anew each epoch, in an order that depends on nothing but the seed."""
+    images, labels = tf.constant(x), tf.constant(y)
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
     order = tf.data.Dataset.range(len(x)).shuffle(len(x), seed=SEED)
     indices = order.batch(batch_size, drop_remainder=True)
-    return indices.map(lambda i: (tf.gather(x, i), tf.gather(y, i))).with_options(options)
+    return indices.map(lambda i: (tf.gather(images, i), tf.gather(labels, i))).with_options(options)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
