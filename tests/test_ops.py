@@ -220,3 +220,13 @@ def test_variables_are_taken_for_tensors() -> None:
     assert new is not None and want_new is not None
     assert (bits_of(payload), bits_of(new[0])) == (bits_of(want), bits_of(want_new[0]))
     assert bits_of(old) == bits_of(residual)
+
+
+def test_a_bucket_may_hold_one_scalar(run: Run) -> None:
+    params, row = KernelParams("float32"), np.array([[0, 0, 1, 0, 0]], np.int64)
+
+    def exchange(x: Any) -> Any:
+        payload, _ = kernels.encode(params, [x], None, row, RNG)
+        return kernels.decode(params, payload, 1, row, 1.0, [()], ["float32"])[0][0]
+
+    assert run(exchange)(tf.constant(2.5)).numpy() == 2.5

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from buckets import ALL_PARAMS, bits_of, name_of
 
-from gradcomp import CodecError, kernels
+from gradcomp import CodecError, kernels, reference
 from gradcomp.kernels import KernelParams
 
 FLOAT16 = KernelParams("float16")
@@ -123,6 +124,24 @@ def test_malformed_indices() -> None:
         decode(TOPK, b"\xff" * size, (0, 0, 4, 1, 0))
 
 
+@pytest.mark.parametrize("params", ALL_PARAMS, ids=name_of)
+def test_any_bytes_are_taken_or_refused_as_the_oracle_does(params: KernelParams) -> None:
+    row = rows((0, 0, 70, 5 if params.family == "topk" else 0, 0))
+    random = np.random.default_rng(0)
+    size = kernels.payload_size(params, row)
+    for fill in range(20):
+        wire = random.choice([0, 1, 8, 128, 255, fill], size).astype(np.uint8)
+        arguments = (1, row, 1.0, [(70,)], ["float32"])
+        try:
+            want = reference.decode(params, wire, *arguments)
+        except ValueError:
+            with pytest.raises(CodecError, match="segment 0"):
+                kernels.decode(params, tf.constant(wire), *arguments)
+            continue
+        tensors, finite = kernels.decode(params, tf.constant(wire), *arguments)
+        assert (bits_of(tensors[0]), bool(finite)) == (bits_of(want[0][0]), want[1])
+
+
 def test_decode_checks_what_it_is_asked_for() -> None:
     wire = tf.zeros([6], tf.uint8)
     with pytest.raises(CodecError, match="float64"):
@@ -152,10 +171,12 @@ def test_reduce() -> None:
     [
         ({"family": "zip"}, "zip"),
         ({"ranks": [1, 1]}, "2 ranks for 1 tensors"),
-        ({"ranks": [2]}, "2 of 1 dimensions"),
-        ({"ranks": [-1]}, "-1 of 1 dimensions"),
-        ({"dims": [3, 1]}, "2 dimensions, but ranks add up to 1"),
-        ({"dims": [-3]}, "negative: -3"),
+        ({"ranks": [2]}, "2 where 1 dims are left"),
+        ({"ranks": [-1]}, "-1 where 1 dims are left"),
+        ({"ranks": [255], "dims": [1] * 255}, "255 where 255 dims are left, of 254 allowed"),
+        ({"dims": [3, 1]}, "ranks leave 1 of 2 dims over"),
+        ({"dims": [-3]}, "-3 is negative"),
+        ({"ranks": [2], "dims": [2**40, 2**40]}, "1099511627776 is negative or makes"),
         ({"world": 0}, "0"),
         ({"segments": tf.zeros([1, 5, 1], tf.int64)}, r"\[1, 5, 1\]"),
     ],

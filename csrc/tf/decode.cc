@@ -1,5 +1,7 @@
 // GradcompDecode: the payloads of all ranks to the tensors of their scaled sum.
 
+#include <algorithm>
+
 #include "cpu/bucket.h"
 #include "tf/op_kernel.h"
 
@@ -18,25 +20,21 @@ class DecodeKernel {
       return attrs.Fail(kInvalidArgument, std::to_string(ranks.size()) + " ranks for " +
                                               std::to_string(dtypes_.size()) + " tensors");
     }
-    size_t next = 0;
+    auto next = dims.begin();
     for (int64_t rank : ranks) {
-      if (rank < 0 || rank > static_cast<int64_t>(dims.size() - next)) {
-        return attrs.Fail(kInvalidArgument, "ranks: " + std::to_string(rank) + " of " +
-                                                std::to_string(dims.size() - next) +
-                                                " dimensions that are left");
+      const int64_t left = dims.end() - next;
+      if (rank < 0 || rank > std::min(left, kMaxRank)) {
+        return attrs.Fail(kInvalidArgument, "ranks: " + std::to_string(rank) + " where " +
+                                                std::to_string(left) + " dims are left, of " +
+                                                std::to_string(kMaxRank) + " allowed");
       }
-      shapes_.emplace_back(dims.begin() + next, dims.begin() + next + rank);
+      shapes_.emplace_back(next, next + rank);
+      if (!CheckSize(attrs, shapes_.back())) return false;
       next += rank;
     }
-    if (next != dims.size()) {
-      return attrs.Fail(kInvalidArgument, "dims: " + std::to_string(dims.size()) +
-                                              " dimensions, but ranks add up to " +
-                                              std::to_string(next));
-    }
-    for (int64_t dim : dims) {
-      if (dim < 0) return attrs.Fail(kInvalidArgument, "dims: negative: " + std::to_string(dim));
-    }
-    return true;
+    return next == dims.end() ||
+           attrs.Fail(kInvalidArgument, "ranks leave " + std::to_string(dims.end() - next) +
+                                            " of " + std::to_string(dims.size()) + " dims over");
   }
 
   bool Compute(Call& call) const {
@@ -63,6 +61,20 @@ class DecodeKernel {
   }
 
  private:
+  // TensorFlow ends the process where it is asked for a tensor of more.
+  static constexpr int64_t kMaxRank = 254;
+
+  static bool CheckSize(Attrs& attrs, const std::vector<int64_t>& shape) {
+    int64_t bytes = sizeof(float);
+    for (int64_t dim : shape) {
+      if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) {
+        return attrs.Fail(kInvalidArgument, "dims: " + std::to_string(dim) +
+                                                " is negative or makes the tensor too large");
+      }
+    }
+    return true;
+  }
+
   Codec codec_;
   int64_t world_ = 0;
   std::vector<DType> dtypes_;

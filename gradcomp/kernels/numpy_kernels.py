@@ -26,7 +26,7 @@ def encode(
     payload = np.empty(_call("payload_size", codec, table), np.uint8)
     arrays = [np.ascontiguousarray(g) for g in gradients]
     kept = None if residuals is None else list(residuals)
-    _call("encode", codec, arrays, kept, table, _words(rng), payload)
+    _call("encode", codec, arrays, kept, table, tuple(map(int, rng)), payload)
     return payload, kept
 
 
@@ -59,7 +59,9 @@ def reduce(
     codec, table = _codec(params), _table(segments)
     payload = np.empty(_call("payload_size", codec, table), np.uint8)
     wire = np.ascontiguousarray(payloads)
-    _call("reduce", codec, wire, world, residual, table, _words(rng), float(scale), payload)
+    _call(
+        "reduce", codec, wire, world, residual, table, tuple(map(int, rng)), float(scale), payload
+    )
     return payload, residual
 
 
@@ -77,11 +79,6 @@ def _codec(params: KernelParams) -> Any:
 
 def _table(segments: ArrayLike) -> Array:
     return np.ascontiguousarray(segments, np.int64)
-
-
-def _words(rng: Sequence[Any]) -> tuple[int, int, int, int]:
-    seed, step, rank, phase = (int(word) for word in rng)
-    return seed % 2**64, step % 2**64, rank, phase
 
 
 def _dtype(name: str) -> np.dtype[Any]:
