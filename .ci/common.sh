@@ -31,6 +31,7 @@ logged() {
   if ((status)); then
     echo "      FAILED after $(seconds $((SECONDS - started))); the log ends with:"
     tail -n 25 "$log" | sed 's/^/      | /'
+    grep -m 1 -niE 'error: ' "$log" | sed 's/^/      first error, at line /' || true
     echo "      $advice"
     return "$status"
   fi

@@ -9,4 +9,4 @@ build() {
 
 if [[ -f build/dev/build.ninja ]] && ninja -C build/dev -n | grep -q 'no work to do'; then exit 0; fi
 echo "[5/5] building the extension (about 1 minute the first time) ..."
-logged extension "The first 'error:' in the log names the cause; after a change of compiler or Python, run make clean first." build
+logged extension "After a change of compiler or Python, run make clean first." build

@@ -21,7 +21,7 @@ stamped packages "$ROOT $TENSORFLOW_VERSION $(digest pyproject.toml .ci/packages
 
 stamped horovod "$TENSORFLOW_VERSION $(digest gradcomp/build_horovod.sh)" \
   "[4/5] building Horovod for TensorFlow $TENSORFLOW_VERSION (about 2 minutes) ..." \
-  "The first 'error:' in the log names the cause; the build needs g++, make and 2 GB of free memory a core." \
+  "The build needs g++, make and 2 GB of free memory a core." \
   env PYTHON="$VENV/bin/python" sh gradcomp/build_horovod.sh
 
 .ci/extension.sh

@@ -12,15 +12,16 @@ tensorflow=$("$python" -c 'import importlib.util, os; print(os.path.dirname(impo
   exit 1
 }
 
-# From TensorFlow 2.19 on the wheels lack four headers that one file of Horovod includes without using them in a CPU build.
+# One file of Horovod includes four headers that a CPU build does not use. From TensorFlow 2.19 on
+# the wheels lack some of them, or what these include in turn; empty ones do instead.
 shim=$(mktemp -d)
 trap 'rm -rf "$shim"' EXIT
-for header in tf2xla/xla_op_kernel.h tf2xla/xla_op_registry.h xla/shape.h xla/client/xla_builder.h; do
-  header=tensorflow/compiler/$header
-  [ -e "$tensorflow/include/$header" ] && continue
-  mkdir -p "$(dirname "$shim/$header")"
-  : >"$shim/$header"
-done
+if [ ! -e "$tensorflow/include/tensorflow/compiler/xla/client/xla_builder.h" ]; then
+  for header in tf2xla/xla_op_kernel.h tf2xla/xla_op_registry.h xla/shape.h xla/client/xla_builder.h; do
+    mkdir -p "$(dirname "$shim/tensorflow/compiler/$header")"
+    : >"$shim/tensorflow/compiler/$header"
+  done
+fi
 
 # Horovod's CMakeLists are refused by cmake 4; the other packages are imported by its build.
 "$python" -m pip install 'cmake<4' setuptools wheel packaging cloudpickle psutil pyyaml

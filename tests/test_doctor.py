@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,16 +14,6 @@ import gradcomp
 from gradcomp import doctor
 
 PACKAGE = Path(gradcomp.__file__).parent
-BLOCKER = """
-import sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name == {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Blocker())
-"""
 
 
 def run_doctor(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -40,6 +29,20 @@ def run_doctor(*arguments: str, path: Path | None = None) -> subprocess.Complete
         timeout=200,
         check=False,
     )
+
+
+def block(folder: Path, module: str, error: str = "ModuleNotFoundError(name, name=name)") -> None:
+    """Lets `import module` raise `error` in every Python that has `folder` on its path."""
+    (folder / "sitecustomize.py").write_text(f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise {error}
+
+sys.meta_path.insert(0, Blocker())
+""")
 
 
 def state_of(part: str, output: str) -> str:
@@ -69,7 +72,7 @@ def test_complete_installation() -> None:
     [("tensorflow", "pip install 'tensorflow<2.22,>=2.15'"), ("horovod", "build_horovod.sh")],
 )
 def test_absent_library(tmp_path: Path, blocked: str, remedy: str) -> None:
-    (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(blocked=blocked))
+    block(tmp_path, blocked)
     done = run_doctor(path=tmp_path)
     assert done.returncode == 0, "absent, but not asked for"
     assert state_of(blocked, done.stdout) == "absent"
@@ -100,23 +103,21 @@ def test_broken_tensorflow(tmp_path: Path, source: str, told: str) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_native_library_missing(tmp_path: Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "gradcomp", ignore=shutil.ignore_patterns("*.so"))
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        ("ModuleNotFoundError(name, name=name)", "absent"),
+        ("ImportError('undefined symbol: f')", "broken"),
+    ],
+)
+def test_native_library_missing_or_broken(tmp_path: Path, error: str, state: str) -> None:
+    block(tmp_path, "gradcomp._native", error)
     done = run_doctor(path=tmp_path)
     assert done.returncode == 1
-    assert state_of("native", done.stdout) == "absent"
-    assert "pip install --force-reinstall --no-deps ." in done.stdout
+    assert state_of("native", done.stdout) == state
+    assert f"make -C {PACKAGE.parent} setup" in done.stdout
     assert "nothing yet: it needs native" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
-
-
-def test_native_library_broken(tmp_path: Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "gradcomp")
-    for library in (tmp_path / "gradcomp").glob("_native*.so"):
-        library.write_bytes(b"not a library")
-    done = run_doctor(path=tmp_path)
-    assert done.returncode == 1
-    assert state_of("native", done.stdout) == "broken"
 
 
 def test_hanging_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
