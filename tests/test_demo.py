@@ -243,7 +243,7 @@ def test_two_real_processes_train() -> None:
     records: list[str] = []
     measured = launch.train(TOPK, "digits", 2, lambda record: records.append(record["kind"]))
     row = make_row(TOPK, measured, "digits")
-    steps = 2 * (1397 // 2 // 64)
+    steps = 2 * (1397 // 2 // 32)
     assert row.steps == steps
     assert row.ranks_agree
     assert row.raw_bytes_per_step == 4 * measured.results[0]["total_numel"]

@@ -29,8 +29,9 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
     axes.axhspan(baseline - MAX_LOSS, baseline, color="#000000", alpha=0.06, linewidth=0)
     axes.annotate(
         f"within {MAX_LOSS:g} point of no compression",
-        (0.005, baseline - MAX_LOSS / 2),
+        (0.46, baseline - MAX_LOSS / 2),
         xycoords=("axes fraction", "data"),
+        ha="center",
         va="center",
         color=_GREY,
         fontsize=9,
@@ -39,7 +40,10 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
-    axes.margins(x=0.08, y=0.12)
+    axes.margins(x=0.06)
+    seen = [accuracy for row in rows for _, accuracy in row.curve]
+    spread = max(seen) - min(seen)
+    axes.set_ylim(min(seen) - 0.06 * spread, max(seen) + 0.24 * spread)  # labels are above the ends
     axes.set_xlabel("sent by each process since the start (logarithmic)", color=_GREY)
     axes.set_ylabel("test accuracy", color=_GREY)
     axes.set_title(
@@ -66,10 +70,10 @@ def _draw(axes: pyplot.Axes, row: Row, colour: str) -> None:
     line = "-" if row.error_feedback else "--"
     axes.plot(sent, accuracies, line, color=colour, linewidth=1.8, marker="o", markersize=3.5)
     axes.plot(sent[-1], accuracies[-1], "o", color=colour, markersize=8)
-    name = "no compression" if row.codec == BASELINE.label else row.codec
+    label = row.codec.replace(", ", ",\n")
     above = row.error_feedback
     axes.annotate(
-        f"{name}\n{row.accuracy:.1f} %, {bytes_text(sent[-1])}",
+        f"{label}\n{row.accuracy:.1f} %\n{bytes_text(sent[-1])}",
         (sent[-1], accuracies[-1]),
         xytext=(0, 9) if above else (9, -4),
         textcoords="offset points",

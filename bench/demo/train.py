@@ -24,8 +24,8 @@ from bench.demo.data import SOURCES
 from bench.demo.recorder import Recorder
 from bench.demo.runs import SEED
 
-BATCH_SIZE = 64
-LEARNING_RATE = 0.03
+BATCH_SIZE = 32
+LEARNING_RATE = 0.015
 
 
 def convolutional_network(shape: tuple[int, ...]) -> keras.Model:
@@ -38,7 +38,7 @@ def convolutional_network(shape: tuple[int, ...]) -> keras.Model:
             layers.Conv2D(32, 3, padding="same", activation="relu"),
             layers.MaxPooling2D(),
             layers.Flatten(),
-            layers.Dense(256, activation="relu"),
+            layers.Dense(128, activation="relu"),
             layers.Dense(10),
         ]
     )
