@@ -346,6 +346,13 @@ def test_random_bits_of_a_cut_tensor_are_those_of_the_whole() -> None:
         np.testing.assert_array_equal(cut, whole)
 
 
+def test_a_bucket_of_the_wrong_size_is_a_codec_error() -> None:
+    rows = np.array([[0, 0, 64, 0, 7]], np.int64)
+    for wire in (np.zeros(255, np.uint8), tf.zeros(255, tf.uint8)):
+        with pytest.raises(gc.CodecError, match="expected 2 payloads of 128 bytes"):
+            Noise().decode_bucket(wire, 2, rows, 1.0, [(64,)], ["float32"])
+
+
 def test_the_bucket_of_an_array_codec_in_a_graph() -> None:
     rows = np.array([[0, 0, 64, 0, 7], [1, 0, 5, 0, 8]], np.int64)
     xs = [np.ones(64, np.float32), np.ones(5, ml_dtypes.bfloat16)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -178,6 +179,17 @@ def test_output_dtypes() -> None:
     assert to_dtype(x, "bfloat16").view(np.uint16).tolist() == [0x3F80, 0x4780, 0x7FC0]
     with pytest.raises(ValueError, match="float64"):
         to_dtype(x, "float64")
+
+
+def test_bfloat16_is_its_bits_where_numpy_does_not_know_it() -> None:
+    script = (
+        "import numpy as np; from gradcomp.reference.floats import to_dtype;"
+        "out = to_dtype(np.float32([1, -2]), 'bfloat16'); print(out.dtype, out.tolist())"
+    )
+    run = [sys.executable, "-c", script]
+    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.split("\n")[
+        0
+    ] == (f"uint16 {[0x3F80, 0xC000]}")
 
 
 @given(x=any_floats, family=st.sampled_from(["float32", "float16", "bfloat16"]))

@@ -63,18 +63,17 @@ class ArrayCodec(Codec):
         rng: Sequence[Any],
     ) -> tuple[Any, list[Any] | None]:
         """As `Codec.encode_bucket`."""
+        count = len(gradients)
         old = [] if residuals is None else list(residuals)
 
         def encode(*inputs: Any) -> list[Any]:
-            arrays = inputs[4:]
-            gradients, residuals = arrays[: len(arrays) - len(old)], arrays[-len(old) :]
+            rng, arrays = inputs[:4], inputs[4:]
             payload, new = reference.encode(
-                _Segments(self), gradients, residuals if old else None, segments, inputs[:4]
+                _Segments(self), arrays[:count], arrays[count:] or None, segments, rng
             )
             return [payload, *(new or [])]
 
-        outputs = [("uint8", (self._size(segments),)), *(("float32", tuple(r.shape)) for r in old)]
-        payload, *new = _run(encode, [*rng, *gradients, *old], outputs)
+        payload, *new = _run(encode, [*rng, *gradients, *old], self._encoded(segments, old))
         return payload, None if residuals is None else _store(old, new)
 
     def reduce_bucket(
@@ -96,8 +95,7 @@ class ArrayCodec(Codec):
             )
             return [payload] if new is None else [payload, new]
 
-        outputs = [("uint8", (self._size(segments),)), *(("float32", tuple(r.shape)) for r in old)]
-        payload, *new = _run(reduce, [payloads, scale, *rng, *old], outputs)
+        payload, *new = _run(reduce, [payloads, scale, *rng, *old], self._encoded(segments, old))
         return payload, None if residual is None else _store(old, new)[0]
 
     def decode_bucket(
@@ -121,8 +119,10 @@ class ArrayCodec(Codec):
         *values, finite = _run(decode, [payloads, scale], outputs)
         return values, finite
 
-    def _size(self, segments: np.ndarray) -> int:
-        return sum(self.payload_size(int(length)) for length in segments[:, 2])
+    def _encoded(self, segments: np.ndarray, residuals: list[Any]) -> list[tuple[str, Any]]:
+        """(dtype, shape) of a payload and of the residuals that come with it."""
+        size = sum(self.payload_size(int(length)) for length in segments[:, 2])
+        return [("uint8", (size,)), *(("float32", tuple(r.shape)) for r in residuals)]
 
 
 @dataclass(frozen=True)
@@ -166,24 +166,25 @@ def _run(
 
     Args:
       function: takes as many arrays or scalars as there are inputs, returns a list of arrays.
-      inputs: arrays, tensors, ints.
+      inputs: arrays, tensors or numbers.
       outputs: (dtype, shape) of each array that is returned.
+    Raises:
+      CodecError: the function raised it or another ValueError, at once, not in a graph that runs.
     """
-    if not any(kernels.is_tensor(x) for x in inputs):
-        return function(*inputs)
-    import tensorflow as tf
-
-    def call(*arrays: Any) -> list[Any]:
-        with default_float_mode():
-            return function(*arrays)
-
-    # TensorFlow would take a Python int for an int32.
-    kinds = {int: np.int64, float: np.float32}
-    inputs = [kinds.get(type(x), lambda same: same)(x) for x in inputs]
     try:
+        if not any(kernels.is_tensor(x) for x in inputs):
+            return function(*inputs)
+        import tensorflow as tf
+
+        def call(*arrays: Any) -> list[Any]:
+            with default_float_mode():
+                return function(*arrays)
+
+        # TensorFlow would take a Python int for an int32.
+        inputs = [np.int64(x) if isinstance(x, int) else x for x in inputs]
         made = tf.numpy_function(call, inputs, [tf.as_dtype(dtype) for dtype, _ in outputs])
-    except tf.errors.InvalidArgumentError as error:
-        raise CodecError(error.message) from None
+    except ValueError as error:
+        raise CodecError(str(error)) from error
     tensors: list[Any] = tf.nest.flatten(made)  # of one output, some versions make no list
     for tensor, (_, shape) in zip(tensors, outputs, strict=True):
         tensor.set_shape(shape)
