@@ -108,15 +108,19 @@ Status TopKEncode(const Codec& codec, const Source& source, int64_t n, int64_t k
                              : source;
     Collect(again, n, k, kAnyMagnitude, &candidates);
   }
-  KeepLargest(candidates.count, k, candidates.positions, candidates.values);
+  const uint32_t smallest =
+      KeepLargest(candidates.count, k, candidates.positions, candidates.values);
 
   EliasFanoEncode(candidates.positions, k, n, payload);
   // What the values' codec loses of them replaces them.
   float* lost = source.new_residual ? candidates.values : nullptr;
   BlockEncode(ValuesCodec(codec), {candidates.values, DType::kFloat32, nullptr, lost}, k, 0, k, 0,
               stream, payload + EliasFanoSize(n, k));
-  if (lost != nullptr) {
-    for (int64_t i = 0; i < k; ++i) source.new_residual[candidates.positions[i]] = lost[i];
+  for (int64_t i = 0; lost != nullptr && i < k; ++i) {
+    UnalignedFloat& residual = source.new_residual[candidates.positions[i]];
+    // A kept -0 decodes to +0, the difference of which from -0 is -0.
+    if (smallest == 0 && residual == 0 && lost[i] == 0) continue;
+    residual = lost[i];
   }
   return {};
 }

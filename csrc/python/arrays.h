@@ -26,14 +26,14 @@ inline void CheckLayout(const py::array& array, const std::string& name, Access 
 }
 
 inline std::string DTypeName(const py::array& array) {
-  return py::str(array.dtype().attr("name")).cast<std::string>();
+  return py::str(array.dtype()).cast<std::string>();
 }
 
-// `array`, which must hold elements of type T (std::byte order of this machine) in C order.
+// `array`, which must hold elements of type T (in this machine's byte order) in C order.
 template <typename T>
 const py::array& CheckArray(const py::array& array, const std::string& name, Access access) {
   if (!array.dtype().equal(py::dtype::of<T>())) {
-    const std::string want = py::str(py::dtype::of<T>().attr("name")).cast<std::string>();
+    const std::string want = py::str(py::dtype::of<T>()).cast<std::string>();
     throw py::value_error(name + " has dtype " + DTypeName(array) + ", not " + want);
   }
   CheckLayout(array, name, access);
