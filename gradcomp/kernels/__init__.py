@@ -12,15 +12,16 @@ its segments' payloads, one after the other, `payload_size(params, segments)` by
 Under XLA (`jit_compile=True`) the ops do not exist, and TensorFlow says so.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from numpy.typing import ArrayLike
 
 from gradcomp.errors import CodecError
 from gradcomp.kernels import numpy_kernels, tensorflow_kernels
 from gradcomp.kernels.inputs import is_tensor, numel, static_shape
-from gradcomp.kernels.libraries import load_native, load_ops
+from gradcomp.kernels.libraries import import_tensorflow, load_native, load_ops
 from gradcomp.reference import KernelParams, payload_size
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "reduce",
     "static_shape",
 ]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def encode(
@@ -62,8 +65,8 @@ def encode(
       MissingDependencyError: the compiled library or TensorFlow is missing.
     """
     tensors = any(map(is_tensor, (*gradients, *(residuals or ()))))
-    kernels = tensorflow_kernels if tensors else numpy_kernels
-    return kernels.encode(params, gradients, residuals, segments, rng)
+    function = _as_it_is(tensorflow_kernels.encode) if tensors else numpy_kernels.encode
+    return function(params, gradients, residuals, segments, rng)
 
 
 def decode(
@@ -89,8 +92,9 @@ def decode(
       CodecError: payloads of the wrong size, bytes that no encoder writes, and as `encode`.
       MissingDependencyError: as `encode`.
     """
-    kernels = tensorflow_kernels if is_tensor(payloads) else numpy_kernels
-    return kernels.decode(params, payloads, world, segments, scale, shapes, dtypes)
+    tensors = is_tensor(payloads)
+    function = _as_it_is(tensorflow_kernels.decode) if tensors else numpy_kernels.decode
+    return function(params, payloads, world, segments, scale, shapes, dtypes)
 
 
 def reduce(
@@ -118,5 +122,13 @@ def reduce(
     """
     if params.family == "topk":
         raise CodecError("topk has no reduce: sums of its payloads are not sparse enough to resend")
-    kernels = tensorflow_kernels if is_tensor(payloads) else numpy_kernels
-    return kernels.reduce(params, payloads, world, residual, segments, rng, scale)
+    tensors = is_tensor(payloads)
+    function = _as_it_is(tensorflow_kernels.reduce) if tensors else numpy_kernels.reduce
+    return function(params, payloads, world, residual, segments, rng, scale)
+
+
+@functools.cache
+def _as_it_is(function: _Function) -> _Function:
+    """`function`, not rewritten by AutoGraph: it has no control flow that depends on tensors."""
+    unconverted: _Function = import_tensorflow().autograph.experimental.do_not_convert(function)
+    return unconverted
