@@ -9,11 +9,19 @@
 Importing the package imports neither TensorFlow nor Horovod; a tensor or an engine does.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from gradcomp._version import __version__
 from gradcomp.codecs import BF16, FP16, Codec, Identity, Quantize, TopK, codec
 from gradcomp.errors import CodecError, GradcompError, MismatchError, MissingDependencyError
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
+
+if TYPE_CHECKING:
+    from gradcomp.loss_scale import LossScaleOptimizer
 
 __all__ = [
     "BF16",
@@ -22,6 +30,7 @@ __all__ = [
     "CodecError",
     "GradcompError",
     "Identity",
+    "LossScaleOptimizer",
     "MismatchError",
     "MissingDependencyError",
     "Plan",
@@ -31,3 +40,12 @@ __all__ = [
     "__version__",
     "codec",
 ]
+
+# What needs Keras is imported when it is asked for.
+_LAZY = {"LossScaleOptimizer": "gradcomp.loss_scale"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'gradcomp' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Buckets: which gradients travel together, by which route, and how they are cut among ranks.
 
 A bucket is a table, not a copy. Kernels read the gradients where they are and write one payload.
-Cutting happens at the codec's block boundaries, so a scale never crosses a tensor's or a chunk's edge.
+Cuts fall on the codec's block boundaries, so a scale never crosses the edge of a tensor or a chunk.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
 arXiv:1901.09847. The addition itself is fused with encoding, in the kernels. Here is what happens
-around it: which residuals exist, which take part in a step, and when the new ones replace the old.
+around it: which residuals exist, and when new ones replace the old.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from gradcomp.bucket import Bucket
 
@@ -37,42 +35,40 @@ def has_feedback(bucket: Bucket) -> bool:
     return bucket.codec is not None and not bucket.codec.lossless
 
 
-def withhold(bucket: Bucket, rank: int, state: BucketState, absent: frozenset[int]) -> BucketState:
-    """The state for a step in which the variables at positions `absent` take no part.
+def keep_absent(
+    bucket: Bucket, rank: int, old: BucketState, new: BucketState, present: Sequence[tf.Tensor]
+) -> BucketState:
+    """`new` where a variable was reduced, `old` where no rank had a gradient for it.
 
-    What they wait to send must not be sent now, since its reduced value would be thrown away.
+    The reduced value of an absent variable is thrown away, and what was sent from residuals with it.
+
+    Args:
+      present: bool scalar for each variable of the bucket, whether any rank had a gradient.
     """
     import tensorflow as tf
 
-    if not absent or state.residuals is None:
-        return state
-    residuals = [
-        tf.zeros_like(r) if position in absent else r for position, r in enumerate(state.residuals)
-    ]
-    chunk = state.chunk_residual
-    if chunk is not None:
-        chunk = tf.where(_of_absent(bucket, rank, absent), 0.0, chunk)
-    return BucketState(residuals, chunk)
-
-
-def resume(
-    bucket: Bucket, rank: int, old: BucketState, new: BucketState, absent: frozenset[int]
-) -> BucketState:
-    """`new` with what `withhold` held back put in place again."""
-    import tensorflow as tf
-
-    if not absent or old.residuals is None or new.residuals is None:
+    before, after = old.residuals, new.residuals
+    if before is None or after is None:
         return new
-    residuals = [
-        before if position in absent else after
-        for position, (before, after) in enumerate(
-            zip(old.residuals, new.residuals, strict=True)
-        )
-    ]
-    chunk = new.chunk_residual
-    if chunk is not None:
-        chunk = tf.where(_of_absent(bucket, rank, absent), old.chunk_residual, chunk)
-    return BucketState(residuals, chunk)
+
+    def kept() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        residuals = [
+            tf.where(here, sent, waiting)
+            for here, waiting, sent in zip(present, before, after, strict=True)
+        ]
+        chunks = []
+        if new.chunk_residual is not None:
+            segments = bucket.chunks[rank].segments
+            here = tf.repeat(tf.gather(tf.stack(present), segments[:, 0]), segments[:, 2])
+            chunks = [tf.where(here, new.chunk_residual, old.chunk_residual)]
+        return residuals, chunks
+
+    def all_new() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        return list(after), [new.chunk_residual] if new.chunk_residual is not None else []
+
+    # Selecting costs a pass over all residuals: only where somebody is absent.
+    residuals, chunks = tf.cond(tf.reduce_all(present), all_new, kept)
+    return BucketState(residuals, chunks[0] if chunks else None)
 
 
 def commit(
@@ -93,9 +89,3 @@ def commit(
         return tf.constant(True)
 
     tf.cond(finite, assign, lambda: tf.constant(False))
-
-
-def _of_absent(bucket: Bucket, rank: int, absent: frozenset[int]) -> np.ndarray:
-    """bool [elements of the rank's chunk]: True where they belong to an absent variable."""
-    segments = bucket.chunks[rank].segments
-    return np.isin(np.repeat(segments[:, 0], segments[:, 2]), list(absent))

@@ -74,5 +74,5 @@ def _short(ranks: list[int]) -> str:
 
 
 def _without_numbers(path: str) -> str:
-    """`sequential_1/dense_2/kernel` → `sequential/dense/kernel`: Keras numbers names per process."""
+    """`net_1/dense_2/kernel` → `net/dense/kernel`: Keras numbers names in each process anew."""
     return re.sub(r"_\d+(?=/|$)", "", path)

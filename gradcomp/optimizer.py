@@ -7,10 +7,12 @@ in a single process with the whole batch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from gradcomp.options import Options
 from gradcomp.plan import Plan
@@ -22,12 +24,34 @@ MakeReducer = Callable[[Sequence[Any], Options], Reducer]
 class DistributedOptimizer:
     """What a distributed optimizer can do beside what its Keras class does.
 
-    `distribute` puts this class in front of the optimizer's own.
+    `gradcomp.wrap.distribute` puts this class in front of the optimizer's own.
     """
 
-    _make_reducer: MakeReducer  # set by the engine, see `distributed_class`
+    _make_reducer: MakeReducer  # set by the engine
     _options: Options
     _reducer: Reducer | None = None
+    _is_missing: Callable[[int], bool] = frozenset().__contains__
+    _is_present: Callable[[int], Any]
+    _exchange: Callable[[Sequence[Any]], list[Any]]
+    _loss_scale_factor: float | None = None
+    scaled_by_gradcomp = False
+
+    @property
+    def loss_scale_factor(self) -> float | None:
+        """Constant that the loss was multiplied by; gradients are divided by it."""
+        return self._loss_scale_factor
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor: float | None) -> None:
+        # Keras's LossScaleOptimizer is the one that sets None on an optimizer that is complete.
+        if factor is None and hasattr(self, "_options") and not self.scaled_by_gradcomp:
+            raise TypeError(
+                "keras.optimizers.LossScaleOptimizer around a distributed optimizer looks at one "
+                "rank's gradients only: a rank that skips a step leaves the others waiting for "
+                "ever. Write gc.LossScaleOptimizer(opt), or make the distributed optimizer after "
+                'keras.mixed_precision.set_global_policy("mixed_float16")'
+            )
+        self._loss_scale_factor = factor
 
     @property
     def options(self) -> Options:
@@ -51,6 +75,10 @@ class DistributedOptimizer:
             )
         return self._reducer
 
+    def everywhere(self, verdict: Any) -> Any:
+        """True where `verdict`, a bool scalar, is true on all ranks."""
+        return self._built_reducer().everywhere(verdict)
+
     def build(self, variables: Sequence[Any]) -> None:
         super().build(variables)  # type: ignore[misc]
         self._reducer = self._make_reducer(variables, self._options)
@@ -66,36 +94,67 @@ class DistributedOptimizer:
                 with keras.name_scope(optimizer.name):
                     self.build(variables)
             optimizer._check_variables_are_known(variables)
-        # Keras drops variables without a gradient; other ranks may have one.
-        row: list[Any] = [None] * len(optimizer._trainable_variables)
-        for gradient, variable in zip(grads, variables, strict=False):
-            row[optimizer._get_variable_index(variable)] = gradient
-        pairs = [
-            (gradient, variable)
-            for gradient, variable in zip(
-                self._built_reducer().agree(row), optimizer._trainable_variables, strict=True
-            )
-            if gradient is not None
-        ]
-        super().apply(  # type: ignore[misc]
-            [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        )
+        reducer = self._built_reducer()
+        if not reducer.alone:
+            # Keras drops variables without a gradient; other ranks may have one.
+            row: list[Any] = [None] * len(optimizer._trainable_variables)
+            for gradient, variable in zip(grads, variables, strict=False):
+                row[optimizer._get_variable_index(variable)] = gradient
+            missing = frozenset(i for i, gradient in enumerate(row) if gradient is None)
+            self._is_missing = missing.__contains__
+            grads, variables = reducer.fill(row), optimizer._trainable_variables
+        super().apply(grads, variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
-        # `_clip_gradients` is not told whose gradients it gets.
         optimizer: Any = self
-        self._clipped = [optimizer._get_variable_index(v) for v in trainable_variables]
+        indices = [optimizer._get_variable_index(v) for v in trainable_variables]
+        # `_clip_gradients` is not told whose gradients it gets. A function, since Keras and
+        # TensorFlow would take a list for state that belongs in checkpoints.
+        self._exchange = lambda gradients: self._reduce(indices, gradients)
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        reduced = self._exchange(grads)
+        return super()._clip_gradients(reduced)  # type: ignore[misc]
+
+    def _reduce(self, indices: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
         reducer = self._built_reducer()
         row: list[Any] = [None] * len(reducer.plan.variables)
-        for index, gradient in zip(self._clipped, grads, strict=True):
-            row[index] = gradient
-        reduced = reducer.reduce(row)
-        return super()._clip_gradients([reduced[i] for i in self._clipped])  # type: ignore[misc]
+        for index, gradient in zip(indices, gradients, strict=True):
+            row[index] = None if self._is_missing(index) else gradient
+        reduction = reducer.reduce(row)
+        self._is_present = reduction.present.__getitem__
+        return [reduction.gradients[index] for index in indices]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        update = functools.partial(
+            super().update_step,  # type: ignore[misc]
+            gradient,
+            variable,
+            learning_rate,
+        )
+        self._if_present(variable, update)
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        decay = super()._apply_weight_decay  # type: ignore[misc]
+        for variable in variables:
+            self._if_present(variable, functools.partial(decay, [variable]))
+
+    def _if_present(self, variable: Any, update: Callable[[], Any]) -> None:
+        """Updates a variable that has no gradient here only if it has one on another rank."""
+        optimizer: Any = self
+        index = optimizer._get_variable_index(variable)
+        if not self._is_missing(index):
+            update()
+            return
+
+        def updated() -> bool:
+            update()
+            return True
+
+        tf.cond(self._is_present(index), updated, lambda: False)
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         return grads_and_vars  # reduced already
@@ -110,48 +169,3 @@ class DistributedOptimizer:
         optimizer = super().from_config(config, custom_objects)  # type: ignore[misc]
         optimizer._options = options
         return optimizer
-
-
-_classes: dict[tuple[type, MakeReducer], type] = {}
-
-
-def distributed_class(base: type, make_reducer: MakeReducer, package: str) -> type:
-    """`base` with `DistributedOptimizer` in front, registered so that saved models find it."""
-    key = (base, make_reducer)
-    if key not in _classes:
-        members = {"_make_reducer": staticmethod(make_reducer), "__module__": base.__module__}
-        created = type(f"Distributed{base.__name__}", (DistributedOptimizer, base), members)
-        _classes[key] = keras.saving.register_keras_serializable(package)(created)
-    return _classes[key]
-
-
-def distribute(
-    optimizer: keras.optimizers.Optimizer, options: Options, make_reducer: MakeReducer, package: str
-) -> Any:
-    """Makes `optimizer` itself exchange its gradients, and returns it.
-
-    The object keeps its state and all that its class does; only its class is replaced by one that
-    derives from it. So an optimizer that was built, or has no faithful config, loses nothing.
-
-    Raises:
-      TypeError: not a Keras 3 optimizer, or one that can't be distributed.
-    """
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(
-            f"DistributedOptimizer takes a Keras 3 optimizer such as keras.optimizers.Adam(), got "
-            f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        )
-    if isinstance(optimizer, DistributedOptimizer):
-        raise TypeError(f"optimizer {optimizer.name!r} is distributed already; wrap it once")
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise TypeError(
-            "a LossScaleOptimizer decides from one rank's gradients whether to skip a step, so "
-            "that ranks would wait for each other forever; pass its inner optimizer, and train in "
-            "float32 or mixed_bfloat16"
-        )
-    distributed: Any = optimizer
-    distributed.__class__ = distributed_class(type(optimizer), make_reducer, package)
-    distributed._options = options
-    if optimizer.built:
-        distributed._reducer = make_reducer(distributed._trainable_variables, options)
-    return distributed

@@ -81,7 +81,8 @@ class Plan:
         rows = {}
         for bucket in self.buckets:
             for v in bucket.variables:
-                payload = v.raw_bytes if bucket.codec is None else bucket.codec.payload_size(v.numel)
+                codec = bucket.codec
+                payload = v.raw_bytes if codec is None else codec.payload_size(v.numel)
                 spec = "none" if v.codec is None else v.codec.spec
                 shape = "×".join(map(str, v.shape)) or "scalar"
                 rows[v.index] = (v.path, shape, spec, v.raw_bytes, payload, bucket.route)
@@ -114,7 +115,7 @@ class Plan:
 
 
 def describe(variables: Sequence[object]) -> list[tuple[str, tuple[int, ...], str]]:
-    """(path, shape, dtype) of Keras variables, tf.Variables or anything with a shape and a dtype."""
+    """(path, shape, dtype) of Keras and TensorFlow variables, or whatever has a shape and dtype."""
     described = []
     for i, v in enumerate(variables):
         path = getattr(v, "path", None) or getattr(v, "name", None) or f"variable_{i}"

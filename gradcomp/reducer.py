@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from gradcomp import feedback
-from gradcomp.bucket import Bucket, sent_bytes
+from gradcomp.bucket import Bucket, VariableSpec, sent_bytes
 from gradcomp.collective import Collective, Meter
 from gradcomp.exchange import Randomness, exchange, exchange_sparse
 from gradcomp.feedback import BucketState
@@ -48,6 +49,34 @@ class Traffic:
         return self.raw_bytes / self.sent_bytes if self.sent_bytes else 1.0
 
 
+class Reduction(NamedTuple):
+    """Gradients after a step's exchange.
+
+    Attributes:
+      gradients: one a variable of the plan, equal on all ranks.
+      present: for each a bool scalar, whether any rank had a gradient for it. Where it is false the
+        gradient is meaningless and the variable must be left as it is.
+    """
+
+    gradients: list[Gradient]
+    present: list[tf.Tensor]
+
+
+@dataclass
+class _Step:
+    """What grows while a step's buckets are exchanged."""
+
+    meter: Meter
+    randomness: Randomness
+    gradients: list[Gradient]
+    present: list[tf.Tensor]
+    verdicts: list[tf.Tensor] = field(default_factory=list)
+    updates: list[tuple[tf.Variable, tf.Tensor]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.reduced: list[Gradient] = list(self.gradients)
+
+
 class Reducer:
     """Reduces the gradients of `plan.variables` over the ranks of `collective`.
 
@@ -78,11 +107,13 @@ class Reducer:
         self._average = average
         self._seed = seed
         self._name = name
-        self._agreed: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.alone = collective.size == 1
+        self._kinds: tuple[str, ...] | None = None
         with tf.init_scope():
-            if collective.size > 1:
+            if not self.alone:
                 options = {"average": average, "error_feedback": error_feedback, "seed": seed}
                 shake_hands(collective, describe_plan(plan, **options), name)
+            self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
             self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
             self._counters = {
                 what: tf.Variable(0, trainable=False, dtype=tf.int64, name=what)
@@ -91,7 +122,7 @@ class Reducer:
             # By the variable's index, and for the second phase by the bucket's.
             self.residuals: dict[int, tf.Variable] = {}
             self.chunk_residuals: dict[int, tf.Variable] = {}
-            if error_feedback and collective.size > 1:
+            if error_feedback and not self.alone:
                 self._create_residuals()
 
     def _create_residuals(self) -> None:
@@ -112,103 +143,105 @@ class Reducer:
             total_numel=self.plan.total_numel,
         )
 
-    def agree(self, gradients: Sequence[Gradient]) -> list[Gradient]:
-        """Fills in for ranks on which a variable has no gradient, or one of another kind.
+    def everywhere(self, verdict: tf.Tensor) -> tf.Tensor:
+        """True where `verdict`, a bool scalar, is true on all ranks."""
+        if self.alone:
+            return verdict
+        denials = tf.cast(tf.logical_not(verdict), tf.float32)
+        (count,) = self._collective.all_reduce(
+            [denials], average=False, name=f"{self._name}.verdict"
+        )
+        return tf.equal(count, 0)
 
-        A gradient that is None here and not on another rank becomes zeros; one that is sparse here
-        and dense elsewhere becomes dense. Only what is None on all ranks stays None. Ranks ask each
-        other the first time that they see a combination, never again for the same one.
-        """
-        if self._collective.size == 1:
-            return list(gradients)
-        kinds = tuple(map(_kind, gradients))
-        if kinds not in self._agreed:
-            with tf.init_scope():
-                everyones = self._collective.all_gather_object(
-                    kinds, name=f"{self._name}.kinds.{len(self._agreed)}"
-                )
-            self._agreed[kinds] = tuple(map(_common_kind, zip(*everyones, strict=True)))
-        return [
-            _as_kind(gradient, kind, variable.shape, variable.dtype)
-            for gradient, kind, variable in zip(
-                gradients, self._agreed[kinds], self.plan.variables, strict=True
-            )
-        ]
+    def reduce(self, gradients: Sequence[Gradient]) -> Reduction:
+        """Exchanges one step's gradients.
 
-    def reduce(self, gradients: Sequence[Gradient]) -> list[Gradient]:
-        """Exchanges one step's gradients; returns them reduced, equal on all ranks.
-
-        Residuals and the step counter change only if every reduced value is finite.
+        All ranks send the same collectives whatever gradients they have: a gradient that is None
+        counts as zeros. Residuals and the step counter change only if every reduced value is
+        finite; those of a variable that no rank has a gradient for don't change.
 
         Args:
-          gradients: one a variable of the plan, in its order, as `agree` returned them.
+          gradients: one a variable of the plan, in its order; None where there is none here.
         """
-        if self._collective.size == 1:
+        if self.alone:
             _warn_alone(self.plan)
             self._count(raw=0, sent=0)
-            return list(gradients)
+            present = [tf.constant(gradient is not None) for gradient in gradients]
+            return Reduction(list(gradients), present)
         meter = Meter(self._collective)
-        randomness = Randomness(self._seed, self.step.read_value())
-        reduced: list[Gradient] = [None] * len(gradients)
-        verdicts: list[tf.Tensor] = []
-        updates: list[tuple[tf.Variable, tf.Tensor]] = []
+        present = self._present(gradients, meter)
+        filled = self.fill(gradients)
+        step = _Step(meter, Randomness(self._seed, self.step.read_value()), filled, present)
         for bucket in self.plan.buckets:
-            self._reduce_bucket(bucket, gradients, meter, randomness, reduced, verdicts, updates)
-        for index, gradient in enumerate(gradients):
-            if isinstance(gradient, tf.IndexedSlices):
-                reduced[index], finite = exchange_sparse(
-                    gradient, meter, average=self._average, name=f"{self._name}.sparse{index}"
-                )
-                verdicts.append(finite)
-        if verdicts:
-            feedback.commit(tf.reduce_all(verdicts), updates, self.step)
-        raw = sum(
-            v.raw_bytes
-            for v, gradient in zip(self.plan.variables, gradients, strict=True)
-            if gradient is not None
-        )
-        self._count(sent_bytes("dense", meter.size, raw, raw), meter.sent)
-        return reduced
+            self._reduce_bucket(bucket, step)
+        for index in self._sparse_indices:
+            step.reduced[index], finite = exchange_sparse(
+                filled[index], meter, average=self._average, name=f"{self._name}.sparse{index}"
+            )
+            step.verdicts.append(finite)
+        feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
+        raw = sent_bytes("dense", meter.size, self.plan.raw_bytes, self.plan.raw_bytes)
+        self._count(raw, meter.sent)
+        return Reduction(step.reduced, present)
 
-    def _reduce_bucket(
-        self,
-        bucket: Bucket,
-        gradients: Sequence[Gradient],
-        meter: Meter,
-        randomness: Randomness,
-        reduced: list[Gradient],
-        verdicts: list[tf.Tensor],
-        updates: list[tuple[tf.Variable, tf.Tensor]],
-    ) -> None:
-        own = [gradients[v.index] for v in bucket.variables]
-        absent = frozenset(i for i, gradient in enumerate(own) if _kind(gradient) != _DENSE)
-        if len(absent) == len(own):
-            return
-        # The bucket's layout is fixed, so that residuals of a chunk keep their place: a variable
-        # without a gradient is sent as zeros, and what it waits to send goes on waiting.
-        filled = [
-            tf.zeros(v.shape, v.dtype) if position in absent else _with_shape(gradient, v.shape)
-            for position, (v, gradient) in enumerate(zip(bucket.variables, own, strict=True))
+    def fill(self, gradients: Sequence[Gradient]) -> list[Gradient]:
+        """Every variable's gradient in the form in which ranks agreed to send it."""
+        if self._kinds is None:
+            mine = tuple(map(_kind, gradients))
+            with tf.init_scope():
+                everyones = self._collective.all_gather_object(mine, name=f"{self._name}.kinds")
+            self._kinds = tuple(map(_common_kind, zip(*everyones, strict=True)))
+        return [
+            _as_sparse(g, v) if kind == _SPARSE else _as_dense(g, v)
+            for g, v, kind in zip(gradients, self.plan.variables, self._kinds, strict=True)
         ]
-        state = self._state(bucket)
+
+    def unused(self, index: int) -> bool:
+        """Whether no rank had a gradient for the variable when `reduce` was first called."""
+        return self._kinds is not None and self._kinds[index] == _NONE
+
+    @property
+    def _sparse_indices(self) -> list[int]:
+        return [i for i, kind in enumerate(self._kinds or ()) if kind == _SPARSE]
+
+    def _present(self, gradients: Sequence[Gradient], meter: Meter) -> list[tf.Tensor]:
+        """For each variable whether any rank has a gradient for it, as a bool scalar."""
+        # Known when the step begins: the sum arrives before the first gradient does. It is taken
+        # of a variable, since TensorFlow would fold a collective of constants away.
+        mine = self._ones * np.array([g is not None for g in gradients], np.float32)
+        (counts,) = meter.all_reduce([mine], average=False, name=f"{self._name}.present")
+        return tf.unstack(counts > 0)
+
+    def _reduce_bucket(self, bucket: Bucket, step: _Step) -> None:
+        variables = [v for v in bucket.variables if v.index not in self._sparse_indices]
+        if not variables:
+            return
+        # The layout is the plan's, so that a chunk's residual keeps its place: a variable whose
+        # gradients turn out to be sparse leaves zeros in it.
+        gradients = [
+            step.gradients[v.index] if v in variables else tf.zeros(v.shape, v.dtype)
+            for v in bucket.variables
+        ]
+        old = self._state(bucket)
         result = exchange(
             bucket,
-            filled,
-            feedback.withhold(bucket, meter.rank, state, absent),
-            meter,
-            randomness,
+            gradients,
+            old,
+            step.meter,
+            step.randomness,
             average=self._average,
             name=f"{self._name}.bucket{bucket.index}",
         )
-        verdicts.append(result.finite)
-        new = feedback.resume(bucket, meter.rank, state, result.state, absent)
+        step.verdicts.append(result.finite)
+        present = [step.present[v.index] for v in bucket.variables]
+        new = feedback.keep_absent(bucket, step.meter.rank, old, result.state, present)
         for position, v in enumerate(bucket.variables):
-            if position not in absent:
-                reduced[v.index] = result.gradients[position]
-                if new.residuals is not None:
-                    updates.append((self.residuals[v.index], new.residuals[position]))
+            if v in variables:
+                step.reduced[v.index] = result.gradients[position]
+            if new.residuals is not None:
+                step.updates.append((self.residuals[v.index], new.residuals[position]))
         if new.chunk_residual is not None:
-            updates.append((self.chunk_residuals[bucket.index], new.chunk_residual))
+            step.updates.append((self.chunk_residuals[bucket.index], new.chunk_residual))
 
     def _state(self, bucket: Bucket) -> BucketState:
         if bucket.variables[0].index not in self.residuals:
@@ -245,14 +278,21 @@ def _common_kind(kinds: Sequence[str]) -> str:
     return present.pop() if len(present) == 1 else _DENSE
 
 
-def _as_kind(gradient: Gradient, kind: str, shape: tuple[int, ...], dtype: str) -> Gradient:
-    if kind == _kind(gradient):
+def _as_dense(gradient: Gradient, variable: VariableSpec) -> tf.Tensor:
+    if gradient is None:
+        return tf.zeros(variable.shape, variable.dtype)
+    return _with_shape(tf.convert_to_tensor(gradient), variable.shape)
+
+
+def _as_sparse(gradient: Gradient, variable: VariableSpec) -> tf.IndexedSlices:
+    shape = variable.shape
+    if isinstance(gradient, tf.IndexedSlices):
         return gradient
-    if kind == _DENSE:
-        return tf.zeros(shape, dtype) if gradient is None else tf.convert_to_tensor(gradient)
-    return tf.IndexedSlices(
-        tf.zeros((0, *shape[1:]), dtype), tf.zeros((0,), tf.int64), tf.constant(shape, tf.int64)
-    )
+    if gradient is None:
+        values, rows = tf.zeros((0, *shape[1:]), variable.dtype), tf.zeros((0,), tf.int64)
+    else:
+        values, rows = gradient, tf.range(shape[0], dtype=tf.int64)
+    return tf.IndexedSlices(values, rows, tf.constant(shape, tf.int64))
 
 
 _said_alone = False

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import os
 
+import gradcomp
+
+# `make sanitize` runs the kernel tests on libraries built with sanitizers.
+if "GRADCOMP_TEST_LIBRARIES" in os.environ:
+    gradcomp.__path__.insert(0, os.environ["GRADCOMP_TEST_LIBRARIES"])
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything imports TensorFlow
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 for name in [name for name in os.environ if name.startswith(("GRADCOMP_", "HOROVOD_"))]:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -51,6 +51,7 @@ def float_arrays() -> st.SearchStrategy[np.ndarray]:
 words64 = st.integers(-(2**63), 2**63 - 1)
 
 
+@settings(deadline=None)
 @given(codec=st.sampled_from(CODECS), x=float_arrays(), seed=words64, step=words64)
 def test_bytes_are_those_of_the_reference(
     codec: KernelCodec, x: np.ndarray, seed: int, step: int
@@ -60,6 +61,7 @@ def test_bytes_are_those_of_the_reference(
     assert payload.size == codec.payload_size(x.size)
 
 
+@settings(deadline=None)
 @given(codec=st.sampled_from(CODECS), data=st.data())
 def test_any_bytes_decode_or_raise_codec_error(codec: KernelCodec, data: st.DataObject) -> None:
     numel = data.draw(st.integers(0, 150))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradcomp as gc
@@ -30,6 +30,7 @@ densities = st.floats(0, 1, exclude_min=True)
 codecs = casts | quantizers | st.builds(gc.TopK, densities, casts | quantizers)
 
 
+@settings(deadline=None)
 @given(codecs)
 def test_specs_and_configs_come_back(codec: gc.Codec) -> None:
     for same in (
@@ -44,6 +45,7 @@ def test_specs_and_configs_come_back(codec: gc.Codec) -> None:
         assert same == codec and hash(same) == hash(codec) and repr(same) == repr(codec)
 
 
+@settings(deadline=None)
 @given(a=codecs, b=codecs)
 def test_codecs_are_equal_if_their_specs_are(a: gc.Codec, b: gc.Codec) -> None:
     assert (a == b) is (a.spec == b.spec)

@@ -12,7 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -90,6 +90,7 @@ def test_every_element_takes_its_bits_from_the_documented_place() -> None:
         assert bits[i] == (word & 0xFFFF if slot % 2 == 0 else word >> 16)
 
 
+@settings(deadline=None)
 @given(start=st.integers(0, 2**45), count=st.integers(0, 300), skip=st.integers(0, 300))
 def test_random_bits_depend_on_the_index_alone(start: int, count: int, skip: int) -> None:
     stream = Stream(1, 2, 3, 0, 4)
@@ -146,6 +147,7 @@ def test_float16_saturates_what_is_finite_and_nothing_else() -> None:
     assert hexes(plain) == "7bff 7bff 7c00 7c00 fc00 7c00 fc00 7e00"
 
 
+@settings(deadline=None)
 @given(any_floats)
 def test_bfloat16_rounds_as_ml_dtypes_does(x: np.ndarray) -> None:
     bits = round_bfloat16(x, saturate=False)
@@ -192,6 +194,7 @@ def test_bfloat16_is_its_bits_where_numpy_does_not_know_it() -> None:
     ] == (f"uint16 {[0x3F80, 0xC000]}")
 
 
+@settings(deadline=None)
 @given(x=any_floats, family=st.sampled_from(["float32", "float16", "bfloat16"]))
 def test_casts_come_back(x: np.ndarray, family: str) -> None:
     payload = reference.cast_encode(family, x)
@@ -232,6 +235,7 @@ def scalar_codes(block: list[np.float32], bits: int, random: list[int] | None) -
     return codes
 
 
+@settings(deadline=None)
 @given(
     x=any_floats | finite_floats,
     bits=st.sampled_from([8, 4, 2]),
@@ -265,6 +269,7 @@ def test_quantisation_is_what_a_scalar_loop_does(
     assert payload.size == reference.segment_size(params, x.size)
 
 
+@settings(deadline=None)
 @given(x=finite_floats, bits=st.sampled_from([8, 4, 2]), stochastic=st.booleans())
 def test_quantisation_keeps_finite_values_finite_and_near(
     x: np.ndarray, bits: int, stochastic: bool
@@ -298,6 +303,7 @@ def test_the_largest_floats_and_the_smallest_scale(bits: int) -> None:
         assert (payload[:4].view("<f4")[0] > 0) == (code > 0)
 
 
+@settings(deadline=None)
 @given(
     bits=st.sampled_from([8, 4, 2]),
     blocks=st.integers(0, 3),
@@ -332,6 +338,7 @@ def index_bits(index: list[int], numel: int) -> bytes:
     return lower.to_bytes(-(-k * low // 8), "little") + upper.to_bytes(-(-length // 8), "little")
 
 
+@settings(deadline=None)
 @given(index_lists())
 def test_indices_come_back(case: tuple[list[int], int]) -> None:
     index, numel = case
@@ -342,6 +349,7 @@ def test_indices_come_back(case: tuple[list[int], int]) -> None:
     assert back.tolist() == index
 
 
+@settings(deadline=None)
 @given(case=index_lists(), data=st.data())
 def test_foreign_indices_are_refused_or_are_their_only_encoding(
     case: tuple[list[int], int], data: st.DataObject
@@ -377,6 +385,7 @@ def test_malformed_indices(payload: str, reason: str) -> None:
         reference.elias_fano_decode(np.frombuffer(bytes.fromhex(payload), np.uint8), 20, 3)
 
 
+@settings(deadline=None)
 @given(x=any_floats | hnp.arrays(np.float32, 50, elements=st.sampled_from([0, -1, 1, np.inf])))
 def test_selection_is_by_magnitude_then_index(x: np.ndarray) -> None:
     x = canonical(x)

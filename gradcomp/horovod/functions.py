@@ -137,7 +137,7 @@ def grouped_allreduce(
     if state is None:
         _warn_biased(plan)
     reducer = _reducer(plan, options, state, _operation_name(tensors, name))
-    return reducer.reduce(tensors)
+    return reducer.reduce(tensors).gradients
 
 
 _reducers: dict[tuple[Plan, Options, str], Reducer] = {}
@@ -188,11 +188,11 @@ _said_biased: set[str] = set()
 
 def _warn_biased(plan: Plan) -> None:
     for v in plan.variables:
-        if v.codec is not None and not v.codec.unbiased() and not v.codec.lossless:
-            if v.codec.spec not in _said_biased:
-                _said_biased.add(v.codec.spec)
-                warnings.warn(
-                    f"{v.codec.spec} is biased and allreduce has no state to keep what it drops, "
-                    "so the error adds up over steps; pass state=hvd.FeedbackState()",
-                    stacklevel=4,
-                )
+        if v.codec is None or v.codec.unbiased() or v.codec.spec in _said_biased:
+            continue
+        _said_biased.add(v.codec.spec)
+        warnings.warn(
+            f"{v.codec.spec} is biased and allreduce has no state to keep what it drops, so the "
+            "error adds up over steps; pass state=hvd.FeedbackState()",
+            stacklevel=4,
+        )

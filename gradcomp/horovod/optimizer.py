@@ -11,10 +11,10 @@ from horovod.tensorflow import Average
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
 from gradcomp.horovod.arguments import as_average, as_compression, refuse_unsupported
 from gradcomp.horovod.collective import make_reducer, unique_name
-from gradcomp.optimizer import distribute, distributed_class
 from gradcomp.options import Options
 from gradcomp.policy import as_policy
 from gradcomp.reducer import Reducer
+from gradcomp.wrap import distribute, distributed_class
 
 _PACKAGE = "gradcomp.horovod"
 
@@ -73,11 +73,10 @@ def DistributedOptimizer(
 
 def _register_built_in() -> None:
     """A model saved by one process names a class that another one has not created yet."""
-    for name in dir(keras.optimizers):
-        base = getattr(keras.optimizers, name)
-        if isinstance(base, type) and issubclass(base, keras.optimizers.Optimizer):
-            if base not in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-                distributed_class(base, _reducer, _PACKAGE)
+    abstract = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
+    for base in vars(keras.optimizers).values():
+        if isinstance(base, type) and issubclass(base, abstract[0]) and base not in abstract:
+            distributed_class(base, _reducer, _PACKAGE)
 
 
 _register_built_in()

@@ -45,6 +45,8 @@ class DistributedGradientTape:
       error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847).
       bucket_bytes: gradients are exchanged in buckets of about this many raw bytes.
       seed: of the random bits of stochastic rounding; equal on all ranks.
+      loss_scale: what the loss was multiplied by, a number, tensor or variable. Gradients are
+        exchanged unscaled, so that residuals outlive a change of scale, and returned scaled.
     """
 
     def __init__(
@@ -56,10 +58,12 @@ class DistributedGradientTape:
         error_feedback: bool = True,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         seed: int = 0,
+        loss_scale: Any = None,
         **horovod_arguments: Any,
     ) -> None:
         refuse_unsupported("DistributedGradientTape", horovod_arguments)
         self._tape = gradtape
+        self._loss_scale = unwrap(loss_scale)
         self._options = Options(
             as_policy(as_compression(compression)),
             as_average(op),
@@ -108,5 +112,40 @@ class DistributedGradientTape:
                 )
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
         reducer = _reducer_for(flat, named, self._options)
-        reduced = reducer.reduce(reducer.agree(gradients))
+        if self._loss_scale is not None:
+            gradients = [_times(g, 1.0 / tf.cast(self._loss_scale, tf.float32)) for g in gradients]
+        reduced = [
+            after if before is not None else _found_elsewhere(reducer, index, after, present)
+            for index, (before, after, present) in enumerate(
+                zip(gradients, *reducer.reduce(gradients), strict=True)
+            )
+        ]
+        if self._loss_scale is not None:
+            reduced = [_times(g, self._loss_scale) for g in reduced]
         return tf.nest.pack_sequence_as(sources, reduced)
+
+
+def _found_elsewhere(reducer: Reducer, index: int, reduced: Any, present: tf.Tensor) -> Any:
+    """The gradient of a variable that has none here: None if no other rank has one either."""
+    if tf.executing_eagerly():
+        return reduced if present else None
+    if not reducer.unused(index):
+        return reduced
+    # While tracing nobody knows what other ranks will have. A variable that none used in the first
+    # step is taken for unused, and ranks must not drift apart if it is not.
+    path = reducer.plan.variables[index].path
+    tf.debugging.Assert(
+        tf.logical_not(present),
+        [f"{path} had no gradient on any rank at first, and has one on some ranks only now"],
+    )
+    return None
+
+
+def _times(gradient: Any, factor: Any) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            _times(gradient.values, factor), gradient.indices, gradient.dense_shape
+        )
+    return gradient * tf.cast(factor, gradient.dtype)

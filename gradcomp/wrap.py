@@ -1,0 +1,74 @@
+"""Makes a distributed optimizer of a Keras optimizer that exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from gradcomp.loss_scale import LossScaleOptimizer
+from gradcomp.optimizer import DistributedOptimizer, MakeReducer
+from gradcomp.options import Options
+
+_classes: dict[tuple[type, MakeReducer], type] = {}
+
+
+def distributed_class(base: type, make_reducer: MakeReducer, package: str) -> type:
+    """`base` with `DistributedOptimizer` in front, registered so that saved models find it."""
+    key = (base, make_reducer)
+    if key not in _classes:
+        members = {"_make_reducer": staticmethod(make_reducer), "__module__": base.__module__}
+        created = type(f"Distributed{base.__name__}", (DistributedOptimizer, base), members)
+        _classes[key] = keras.saving.register_keras_serializable(package)(created)
+    return _classes[key]
+
+
+def distribute(
+    optimizer: Any, options: Options, make_reducer: MakeReducer, package: str
+) -> Any:
+    """Makes `optimizer` itself exchange its gradients.
+
+    The object keeps its state and all that its class does; only its class is replaced by one that
+    derives from it. So an optimizer that was built, or has no faithful config, loses nothing.
+
+    Returns:
+      `optimizer`; inside a `LossScaleOptimizer` of ours if it was in Keras's, or if the global
+      dtype policy is mixed_float16, where Keras would put its own around it.
+
+    Raises:
+      TypeError: not a Keras 3 optimizer, or one that can't be distributed.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"DistributedOptimizer takes a Keras 3 optimizer such as keras.optimizers.Adam(), got "
+            f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        )
+    if isinstance(optimizer, DistributedOptimizer | LossScaleOptimizer):
+        name = getattr(optimizer, "name", "")
+        raise TypeError(f"optimizer {name!r} is distributed already; wrap it once")
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        if optimizer.built:
+            raise TypeError(
+                f"{optimizer.name!r} is built already, and its loss scale would start anew; "
+                "make it distributed before its first step"
+            )
+        inner = _exchanging(optimizer.inner_optimizer, options, make_reducer, package)
+        return LossScaleOptimizer(
+            inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name
+        )
+    distributed = _exchanging(optimizer, options, make_reducer, package)
+    if keras.config.dtype_policy().name == "mixed_float16":
+        return LossScaleOptimizer(distributed)
+    return distributed
+
+
+def _exchanging(
+    optimizer: Any, options: Options, make_reducer: MakeReducer, package: str
+) -> DistributedOptimizer:
+    factor = vars(optimizer).pop("loss_scale_factor")
+    optimizer.__class__ = distributed_class(type(optimizer), make_reducer, package)
+    optimizer.loss_scale_factor = factor
+    optimizer._options = options
+    if optimizer.built:
+        optimizer._reducer = make_reducer(optimizer._trainable_variables, options)
+    return optimizer

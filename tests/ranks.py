@@ -1,0 +1,120 @@
+"""Runs scenarios on real Horovod processes: one launch, many scenarios, one result each.
+
+A scenario module has a dict `SCENARIOS` of name → function without arguments, which every rank
+calls in the same order. As a program (`python ranks.py MODULE FOLDER`) this file is one rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one rank made of one scenario."""
+
+    ok: bool
+    value: Any  # what the scenario returned, or the traceback
+
+
+def launch(
+    module: str,
+    ranks: int,
+    folder: Path,
+    env: dict[str, str] | None = None,
+    timeout: float = 300,
+    own_network: bool = False,
+) -> dict[str, list[Outcome]]:
+    """Runs all of a module's scenarios on `ranks` processes; outcomes by name, in rank order.
+
+    With `own_network` the ranks are alone on a loopback interface of their own, in a network
+    namespace, so that its counters show their bytes and nobody else's.
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        # A rank that fails leaves the others waiting: end them soon, not after a minute.
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "40",
+        **(env or {}),
+    }
+    program = [sys.executable, str(Path(__file__)), module, str(folder)]
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), "--gloo", *program]
+    if own_network:
+        command = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
+    log = folder / "horovodrun.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise AssertionError(f"no end after {timeout} s:\n{_tail(log)}") from None
+    outcomes: dict[str, list[Outcome]] = {}
+    for rank in range(ranks):
+        file = folder / f"rank{rank}.pickle"
+        if not file.exists():  # ended by another rank's failure, which says more
+            continue
+        for name, outcome in pickle.loads(file.read_bytes()).items():
+            outcomes.setdefault(name, []).append(outcome)
+    assert outcomes, f"no rank came to a result:\n{_tail(log)}"
+    return outcomes
+
+
+def values(outcomes: dict[str, list[Outcome]], name: str, ranks: int) -> list[Any]:
+    """Each rank's result of a scenario; fails with a rank's traceback where it failed."""
+    assert name in outcomes, f"{name} was not reached; an earlier scenario failed"
+    for rank, outcome in enumerate(outcomes[name]):
+        assert outcome.ok, f"on rank {rank}:\n{outcome.value}"
+    assert len(outcomes[name]) == ranks, f"{name} was not reached on every rank"
+    return [outcome.value for outcome in outcomes[name]]
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-6000:]
+
+
+def _main(module: str, folder: str) -> None:
+    import gradcomp.horovod as hvd
+
+    hvd.init()
+    outcomes: dict[str, Outcome] = {}
+    file = Path(folder) / f"rank{hvd.rank()}.pickle"
+    for name, scenario in importlib.import_module(module).SCENARIOS.items():
+        try:
+            outcomes[name] = Outcome(True, scenario())
+        except Exception:
+            outcomes[name] = Outcome(False, traceback.format_exc())
+        file.write_bytes(pickle.dumps({n: o for n, o in outcomes.items()}))
+        if not outcomes[name].ok:
+            # Ranks are out of step from here on, and the others must be released.
+            os._exit(1)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    # Pickled results name this module as the tests import it.
+    sys.modules["ranks"] = sys.modules["__main__"]
+    Outcome.__module__ = "ranks"
+    _main(*sys.argv[1:])

@@ -1,0 +1,84 @@
+"""What a traced training step contains: read from the graph, on Horovod ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import tensorflow as tf
+
+import gradcomp as gc
+import gradcomp.horovod as hvd
+from gradcomp.plan import Plan
+
+SPECS = (
+    "none",
+    "fp16",
+    "bf16",
+    "quantize:bits=8",
+    "quantize:bits=4",
+    "quantize:bits=2",
+    "topk:density=0.01",
+    "topk:density=0.01,values=identity",
+    "topk:density=0.01,values=(quantize:bits=4)",
+)
+
+
+def step_with(spec: str, tensors: int, bucket_bytes: int) -> tuple[tf.Graph, Plan]:
+    """The graph of one step over `tensors` matrices, and its plan."""
+    variables = [tf.Variable(np.ones((40, 40), np.float32), name=f"v{i}") for i in range(tensors)]
+    variables.append(tf.Variable(np.ones(3, np.float32), name="bias"))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            value = tf.add_n([tf.reduce_sum(v * v * x) for v in variables])
+        tape = hvd.DistributedGradientTape(tape, compression=spec, bucket_bytes=bucket_bytes)
+        return tape.gradient(value, variables)
+
+    graph = step.get_concrete_function(tf.constant(2.0)).graph
+    plan = gc.Policy(spec).plan(variables, hvd.size(), bucket_bytes)
+    reduced = step(tf.constant(2.0))
+    assert all(np.isfinite(g).all() for g in reduced)
+    return graph, plan
+
+
+def operations(graph: tf.Graph) -> list[tf.Operation]:
+    return [op for op in graph.get_operations() if op.type.startswith(("Gradcomp", "Horovod"))]
+
+
+def collectives_carry_payloads() -> dict[str, dict]:
+    """For each codec: (type, dtype, bytes of each input) of the collectives, and the plan's view."""
+    told = {}
+    for spec in SPECS:
+        graph, plan = step_with(spec, tensors=6, bucket_bytes=20_000)
+        found = [
+            (op.type, [(t.dtype.name, t.dtype.size * t.shape.num_elements()) for t in op.inputs])
+            for op in operations(graph)
+            if op.type.startswith("Horovod")
+        ]
+        told[spec] = {
+            "collectives": found,
+            "buckets": [
+                (b.route, b.raw_bytes, b.payload_bytes, [c.payload_bytes for c in b.chunks])
+                for b in plan.buckets
+            ],
+        }
+    return told
+
+
+def one_op_a_bucket_and_phase() -> dict[str, dict]:
+    """300 tensors: how many gradcomp ops, and how many concatenations and splits of floats."""
+    told = {}
+    for spec in ("fp16", "quantize:bits=4", "topk:density=0.01"):
+        graph, plan = step_with(spec, tensors=300, bucket_bytes=500_000)
+        counts = Counter(op.type for op in graph.get_operations())
+        told[spec] = {
+            "ops": {t: n for t, n in counts.items() if t.startswith(("Gradcomp", "Horovod"))},
+            "copies": {t: n for t, n in counts.items() if t in ("ConcatV2", "Split", "SplitV")},
+            "routes": Counter(b.route for b in plan.buckets),
+        }
+    return told
+
+
+SCENARIOS = {f.__name__: f for f in (collectives_carry_payloads, one_op_a_bucket_and_phase)}
