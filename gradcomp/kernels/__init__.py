@@ -9,9 +9,9 @@ its segments' payloads, one after the other, `payload_size(params, segments)` by
 
 `gradcomp.reference` defines each kernel. NumPy's come from `gradcomp._native`, TensorFlow's from
 `_ops.so`; each is loaded at the first call that needs it, and TensorFlow is not imported before.
-Under XLA (`jit_compile=True`) the ops do not exist, and TensorFlow says so. The ops have no gradient:
-asking for one is a CodecError, but a payload is integers, for which TensorFlow asks none and gives
-None.
+Under XLA (`jit_compile=True`) the ops do not exist, and TensorFlow says so. The ops have no
+gradient: asking for one is a CodecError, but a payload is integers, for which TensorFlow asks none
+and gives None.
 """
 
 import functools
