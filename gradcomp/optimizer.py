@@ -83,6 +83,7 @@ class DistributedOptimizer:
         super().build(variables)  # type: ignore[misc]
         self._reducer = self._make_reducer(variables, self._options)
 
+    @tf.autograph.experimental.do_not_convert  # nothing in it depends on a tensor's value
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         optimizer: Any = self
         grads = list(grads)
@@ -98,7 +99,7 @@ class DistributedOptimizer:
         if not reducer.alone:
             # Keras drops variables without a gradient; other ranks may have one.
             row: list[Any] = [None] * len(optimizer._trainable_variables)
-            for gradient, variable in zip(grads, variables, strict=False):
+            for gradient, variable in zip(grads, variables, strict=True):
                 row[optimizer._get_variable_index(variable)] = gradient
             missing = frozenset(i for i, gradient in enumerate(row) if gradient is None)
             self._is_missing = missing.__contains__

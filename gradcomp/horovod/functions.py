@@ -112,6 +112,7 @@ def allreduce(
     )[0]
 
 
+@tf.autograph.experimental.do_not_convert  # nothing in it depends on a tensor's value
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,

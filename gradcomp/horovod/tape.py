@@ -82,6 +82,7 @@ class DistributedGradientTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
+    @tf.autograph.experimental.do_not_convert  # nothing in it depends on a tensor's value
     def gradient(
         self,
         target: Any,
