@@ -10,7 +10,7 @@ setup: ## create or refresh .venv: TensorFlow, Horovod, the extension (all targe
 	@.ci/setup.sh
 
 demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the table (8 minutes)
-	@.venv/bin/python bench/demo.py
+	@.venv/bin/python -m bench.demo
 
 test: setup lint sanitize test-tf-versions ## every check and test, with coverage of gradcomp/
 	@.ci/test.sh

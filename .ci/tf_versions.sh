@@ -3,6 +3,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 versions=(2.15.1 2.18.1)
+tests=(tests/test_ops.py tests/test_ops_errors.py tests/test_tf_versions.py)
 
 make_venv() { # VERSION
   python -m venv --clear "$ROOT/.venvs/tf-$1"
@@ -17,5 +18,5 @@ for version in "${versions[@]}"; do
   echo "tf-versions: TensorFlow $version"
   # -c /dev/null: pyproject.toml makes warnings errors, and older TensorFlows warn of their own deprecations.
   TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$ROOT "$venv/bin/python" -m pytest -q -c /dev/null --rootdir "$ROOT" \
-    -p no:cacheprovider tests/test_ops.py
+    -p no:cacheprovider "${tests[@]}"
 done

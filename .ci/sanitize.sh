@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Runs the kernel tests, in C++ and in Python, with AddressSanitizer and UndefinedBehaviorSanitizer.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+configure_and_build() { # FOLDER OPTION...
+  local folder=$1
+  shift
+  [[ -f $folder/build.ninja ]] || cmake -S . -B "$folder" -G Ninja -DGRADCOMP_SANITIZE=ON "$@"
+  cmake --build "$folder" --parallel "$(nproc)"
+}
+
+# SKBUILD keeps the libraries in the build folder. One instruction set, since a library that
+# chooses between several does so while it is loaded, before the sanitizer is ready.
+build() {
+  configure_and_build build/sanitize
+  configure_and_build build/sanitize-python -DGRADCOMP_NATIVE_TESTS=OFF -DSKBUILD=ON -DGRADCOMP_ISA=baseline \
+    -DPython_EXECUTABLE="$VENV/bin/python"
+}
+
+echo "sanitize: building the kernels with sanitizers (about 2 minutes the first time) ..."
+logged sanitize "Compiler errors are shown by make setup, too." build
+ctest --test-dir build/sanitize --output-on-failure --parallel "$(nproc)"
+
+# Python itself is not instrumented, so the sanitizer has to be loaded before it, and libstdc++ for
+# the sanitizer to see exceptions. What Python leaks at its exit is not ours.
+libraries=$(for name in libasan libubsan libstdc++; do g++ -print-file-name=$name.so; done | paste -sd:)
+LD_PRELOAD=$libraries ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+  GRADCOMP_TEST_LIBRARIES=$ROOT/build/sanitize-python/gradcomp \
+  python -m pytest -q -p no:cacheprovider --capture=no tests/test_kernels_*.py
