@@ -161,9 +161,7 @@ def cut(codec: Codec, variables: Sequence[VariableSpec], parts: int) -> tuple[Ch
             if begin < end:
                 start = (begin - first) * codec.cut
                 stop = min(variable.numel, (end - first) * codec.cut)
-                rows.append(
-                    (tensor, start, stop - start, codec.kept(stop - start), variable.index)
-                )
+                rows.append((tensor, start, stop - start, codec.kept(stop - start), variable.index))
             first += count
         payload = sum(codec.payload_size(row[2]) for row in rows)
         chunks.append(Chunk(np.array(rows, np.int64).reshape(-1, 5), payload))

@@ -148,7 +148,6 @@ def _like(gradients: list[tf.Tensor]) -> tuple[list[tuple[int, ...]], list[str]]
     return [tuple(g.shape) for g in gradients], [g.dtype.name for g in gradients]
 
 
-
 def exchange_sparse(
     slices: tf.IndexedSlices, collective: Collective, *, average: bool, name: str
 ) -> tuple[tf.IndexedSlices, tf.Tensor]:

@@ -40,7 +40,7 @@ def keep_absent(
 ) -> BucketState:
     """`new` where a variable was reduced, `old` where no rank had a gradient for it.
 
-    The reduced value of an absent variable is thrown away, and what was sent from residuals with it.
+    The reduced value of an absent variable is thrown away, and with it what residuals sent.
 
     Args:
       present: bool scalar for each variable of the bucket, whether any rank had a gradient.

@@ -23,9 +23,7 @@ def distributed_class(base: type, make_reducer: MakeReducer, package: str) -> ty
     return _classes[key]
 
 
-def distribute(
-    optimizer: Any, options: Options, make_reducer: MakeReducer, package: str
-) -> Any:
+def distribute(optimizer: Any, options: Options, make_reducer: MakeReducer, package: str) -> Any:
     """Makes `optimizer` itself exchange its gradients.
 
     The object keeps its state and all that its class does; only its class is replaced by one that

@@ -140,12 +140,13 @@ def identical_ranks(rank: Collective, codec: Any, name: str) -> None:
     """Ranks end with the same bits, and the same seed gives the same run."""
     runs = []
     for attempt in range(2):
-        reducer = Reducer(
-            make_plan(codec, rank.size), rank, seed=3, name=f"{name}.{attempt}"
-        )
+        reducer = Reducer(make_plan(codec, rank.size), rank, seed=3, name=f"{name}.{attempt}")
         runs.append(
             [
-                [reduced.numpy().tobytes() for reduced in reducer.reduce(tensors_of(rank.rank, s)).gradients]
+                [
+                    reduced.numpy().tobytes()
+                    for reduced in reducer.reduce(tensors_of(rank.rank, s)).gradients
+                ]
                 for s in range(3)
             ]
         )

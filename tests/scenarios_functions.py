@@ -36,7 +36,12 @@ def uncompressed_is_horovods_own() -> None:
 
 def compressed_is_close_and_equal_on_all_ranks() -> None:
     expected = mean_of_all()
-    for spec, bound in (("fp16", 2e-3), ("bf16", 2e-2), ("quantize:bits=8", 0.06), ("quantize:bits=4", 1.2)):
+    for spec, bound in (
+        ("fp16", 2e-3),
+        ("bf16", 2e-2),
+        ("quantize:bits=8", 0.06),
+        ("quantize:bits=4", 1.2),
+    ):
         for op, factor in ((hvd.Average, 1), (hvd.Sum, hvd.size())):
             ours = hvd.allreduce(values_of(hvd.rank()), compression=spec, op=op).numpy()
             np.testing.assert_allclose(ours, factor * expected, atol=factor * bound)

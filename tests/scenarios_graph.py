@@ -48,7 +48,7 @@ def operations(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def collectives_carry_payloads() -> dict[str, dict]:
-    """For each codec: (type, dtype, bytes of each input) of the collectives, and the plan's view."""
+    """For each codec: type, dtype and bytes of the collectives' inputs, and the plan's buckets."""
     told = {}
     for spec in SPECS:
         graph, plan = step_with(spec, tensors=6, bucket_bytes=20_000)

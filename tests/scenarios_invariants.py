@@ -10,9 +10,7 @@ def _checked(check, name):
     return lambda: check(HorovodCollective(), f"test.{name}")
 
 
-SCENARIOS = {
-    name: _checked(check, number) for number, (name, check) in enumerate(all_checks())
-}
+SCENARIOS = {name: _checked(check, number) for number, (name, check) in enumerate(all_checks())}
 
 
 def _disagree():

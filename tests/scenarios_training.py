@@ -14,7 +14,15 @@ import tensorflow as tf
 import gradcomp as gc
 import gradcomp.horovod as hvd
 
-SPECS = ("none", "identity", "fp16", "bf16", "quantize:bits=8", "quantize:bits=4", "topk:density=0.05")
+SPECS = (
+    "none",
+    "identity",
+    "fp16",
+    "bf16",
+    "quantize:bits=8",
+    "quantize:bits=4",
+    "topk:density=0.05",
+)
 
 
 def data(rank: int, rows: int = 96) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +84,7 @@ def fit_with_every_codec() -> dict[str, dict]:
 
 
 def one_step_is_the_mean_of_gradients() -> None:
-    """SGD without compression: the step is that of the averaged gradients, to the last bit at N=2."""
+    """SGD without compression: the step is that of the averaged gradients, bit for bit at N=2."""
     net = model(seed=1)
     x, y = data(hvd.rank())
     with tf.GradientTape() as tape:
@@ -93,7 +101,7 @@ def one_step_is_the_mean_of_gradients() -> None:
 def clipping_acts_on_the_reduced_gradient() -> None:
     opt = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, global_clipnorm=1.0))
     v = keras.Variable(np.zeros(2, np.float32))
-    # Each rank's own gradient has norm 5 or more; clipped before the sum it would give another mean.
+    # Each rank's own gradient has norm 8: clipped before the sum it would give another mean.
     opt.apply([tf.constant([8.0, 0.0] if hvd.rank() == 0 else [0.0, 8.0])], [v])
     np.testing.assert_allclose(v.numpy(), [-(0.5**0.5)] * 2, rtol=1e-6)
 
@@ -198,7 +206,10 @@ def two_optimizers_in_one_program() -> list[str]:
         with tf.GradientTape(persistent=True) as tape:
             values = [loss()(y, n(x)) for n in (net, other)]
         for value, opt, n in zip(values, opts, (net, other), strict=True):
-            opt.apply(tape.gradient(value, [v.value for v in n.trainable_variables]), n.trainable_variables)
+            opt.apply(
+                tape.gradient(value, [v.value for v in n.trainable_variables]),
+                n.trainable_variables,
+            )
 
     step(x, y)
     assert weights_agree(net)

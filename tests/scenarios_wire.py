@@ -25,7 +25,9 @@ def interface_bytes() -> int:
 
 def exchanges(spec: str) -> dict[str, int]:
     variable = tf.Variable(tf.zeros((NUMEL[spec],)))
-    gradient = tf.constant(np.random.default_rng(hvd.rank()).standard_normal(NUMEL[spec]), tf.float32)
+    gradient = tf.constant(
+        np.random.default_rng(hvd.rank()).standard_normal(NUMEL[spec]), tf.float32
+    )
 
     @tf.function
     def step(g):

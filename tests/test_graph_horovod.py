@@ -25,9 +25,7 @@ def test_collectives_are_given_payload_bytes(outcomes, spec) -> None:
                 expected.append(("HorovodAllgather", [("uint8", payload)]))
             elif route == "two_phase":
                 # The splits go along as one int32 a rank.
-                expected.append(
-                    ("HorovodAlltoall", [("uint8", sum(chunks)), ("int32", 4 * RANKS)])
-                )
+                expected.append(("HorovodAlltoall", [("uint8", sum(chunks)), ("int32", 4 * RANKS)]))
                 expected.append(("HorovodAllgather", [("uint8", chunks[rank])]))
             else:
                 # A group of float32 tensors: nothing else in the step is sent as floats.
@@ -38,7 +36,10 @@ def test_collectives_are_given_payload_bytes(outcomes, spec) -> None:
         assert sorted(expected) == sorted(told[spec]["collectives"])
 
 
-@pytest.mark.parametrize(("spec", "route"), [("topk:density=0.01", "all_gather"), ("quantize:bits=4", "two_phase"), ("none", "dense")])
+@pytest.mark.parametrize(
+    ("spec", "route"),
+    [("topk:density=0.01", "all_gather"), ("quantize:bits=4", "two_phase"), ("none", "dense")],
+)
 def test_bytes_sent_by_a_rank_follow_from_the_graph(outcomes, spec, route) -> None:
     ranks = values(outcomes, "collectives_carry_payloads", RANKS)
     sent = []

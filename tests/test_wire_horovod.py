@@ -11,9 +11,7 @@ RANKS = 2
 def outcomes(tmp_path_factory):
     # Idle ranks exchange control messages every cycle: fewer cycles leave fewer of them.
     env = {"HOROVOD_CYCLE_TIME": "20"}
-    return launch(
-        "scenarios_wire", RANKS, tmp_path_factory.mktemp("ranks"), env, own_network=True
-    )
+    return launch("scenarios_wire", RANKS, tmp_path_factory.mktemp("ranks"), env, own_network=True)
 
 
 @pytest.mark.parametrize("spec", NUMEL)
