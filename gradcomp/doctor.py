@@ -163,9 +163,8 @@ def _reinstall() -> str:
 
 
 def _inventory(findings: Iterable[Finding], required: set[str]) -> Table:
-    table = Table(
-        "part", "state", "what is there", title=f"gradcomp {__version__}", title_justify="left"
-    )
+    table = Table("part", "state", title=f"gradcomp {__version__}", title_justify="left")
+    table.add_column("what is there", overflow="fold")  # paths are to be copied
     table.add_row(
         "python", "[green]works[/green]", f"Python {platform.python_version()}, {sys.executable}"
     )

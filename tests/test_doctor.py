@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import gradcomp
 from gradcomp import doctor
@@ -73,13 +75,25 @@ def test_complete_installation() -> None:
 )
 def test_absent_library(tmp_path: Path, blocked: str, remedy: str) -> None:
     block(tmp_path, blocked)
-    done = run_doctor(path=tmp_path)
-    assert done.returncode == 0, "absent, but not asked for"
+    done = run_doctor("--require", blocked, path=tmp_path)
+    assert done.returncode == 1
     assert state_of(blocked, done.stdout) == "absent"
     assert state_of("native", done.stdout) == "works"
     assert remedy in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
-    assert run_doctor("--require", blocked, path=tmp_path).returncode == 1
+
+
+def test_what_is_absent_and_not_asked_for_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "native": {"path": "_native.so"},
+        "tensorflow": {"absent": 1},
+        "horovod": {"absent": 1},
+    }
+    monkeypatch.setattr(doctor, "probe", answers.__getitem__)
+    output = io.StringIO()
+    assert doctor.run({"native"}, Console(file=output, width=200)) == 0
+    assert "nothing yet: it needs tensorflow and horovod" in output.getvalue()
+    assert doctor.run({"native", "horovod"}, Console(file=output, width=200)) == 1
 
 
 @pytest.mark.parametrize(
