@@ -21,7 +21,11 @@ def enqueued(tmp_path_factory) -> dict[str, list[float]]:
     # The file is a JSON list that Horovod doesn't always close.
     text = timeline.read_text().rstrip().rstrip(",").rstrip("]").rstrip().rstrip(",")
     events = json.loads(text + "]")
-    tensors = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+    tensors = {
+        e["pid"]: e["args"]["name"]
+        for e in events
+        if e.get("name") == "process_name" and "name" in e["args"]
+    }
     starts: dict[str, list[float]] = {}
     for event in events:
         if event.get("ph") == "B" and str(event.get("name", "")).startswith("NEGOTIATE"):
