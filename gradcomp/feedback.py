@@ -36,39 +36,41 @@ def has_feedback(bucket: Bucket) -> bool:
 
 
 def keep_absent(
-    bucket: Bucket, rank: int, old: BucketState, new: BucketState, present: Sequence[tf.Tensor]
+    bucket: Bucket,
+    rank: int,
+    old: BucketState,
+    new: BucketState,
+    missing: frozenset[int],
+    present: tf.Tensor,
 ) -> BucketState:
     """`new` where a variable was reduced, `old` where no rank had a gradient for it.
 
     The reduced value of an absent variable is thrown away, and with it what residuals sent.
 
     Args:
-      present: bool scalar for each variable of the bucket, whether any rank had a gradient.
+      missing: positions in the bucket of the variables that have no gradient on this rank.
+      present: bool [variables of the bucket], whether any rank had a gradient.
     """
     import tensorflow as tf
 
-    before, after = old.residuals, new.residuals
-    if before is None or after is None:
+    if old.residuals is None or new.residuals is None:
         return new
+    residuals = list(new.residuals)
+    for position in missing:
+        residuals[position] = tf.where(
+            present[position], residuals[position], old.residuals[position]
+        )
+    after = new.chunk_residual
+    if after is None:
+        return BucketState(residuals)
+    segments = bucket.chunks[rank].segments
 
-    def kept() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        residuals = [
-            tf.where(here, sent, waiting)
-            for here, waiting, sent in zip(present, before, after, strict=True)
-        ]
-        chunks = []
-        if new.chunk_residual is not None:
-            segments = bucket.chunks[rank].segments
-            here = tf.repeat(tf.gather(tf.stack(present), segments[:, 0]), segments[:, 2])
-            chunks = [tf.where(here, new.chunk_residual, old.chunk_residual)]
-        return residuals, chunks
+    def keep() -> tf.Tensor:
+        owned = tf.repeat(tf.gather(present, segments[:, 0]), segments[:, 2])
+        return tf.where(owned, after, old.chunk_residual)
 
-    def all_new() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        return list(after), [new.chunk_residual] if new.chunk_residual is not None else []
-
-    # Selecting costs a pass over all residuals: only where somebody is absent.
-    residuals, chunks = tf.cond(tf.reduce_all(present), all_new, kept)
-    return BucketState(residuals, chunks[0] if chunks else None)
+    # Selecting costs a pass over the chunk: only where somebody is absent.
+    return BucketState(residuals, tf.cond(tf.reduce_all(present), lambda: after, keep))
 
 
 def commit(

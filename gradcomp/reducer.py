@@ -54,12 +54,12 @@ class Reduction(NamedTuple):
 
     Attributes:
       gradients: one a variable of the plan, equal on all ranks.
-      present: for each a bool scalar, whether any rank had a gradient for it. Where it is false the
-        gradient is meaningless and the variable must be left as it is.
+      present: bool [variables], whether any rank had a gradient. Where it is false the gradient is
+        meaningless and the variable must be left as it is.
     """
 
     gradients: list[Gradient]
-    present: list[tf.Tensor]
+    present: tf.Tensor
 
 
 @dataclass
@@ -69,7 +69,8 @@ class _Step:
     meter: Meter
     randomness: Randomness
     gradients: list[Gradient]
-    present: list[tf.Tensor]
+    missing: frozenset[int]
+    present: tf.Tensor
     verdicts: list[tf.Tensor] = field(default_factory=list)
     updates: list[tuple[tf.Variable, tf.Tensor]] = field(default_factory=list)
 
@@ -166,12 +167,13 @@ class Reducer:
         if self.alone:
             _warn_alone(self.plan)
             self._count(raw=0, sent=0)
-            present = [tf.constant(gradient is not None) for gradient in gradients]
-            return Reduction(list(gradients), present)
+            return Reduction(list(gradients), tf.constant([g is not None for g in gradients]))
         meter = Meter(self._collective)
-        present = self._present(gradients, meter)
+        missing = frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
+        present = self._present(missing, meter)
         filled = self.fill(gradients)
-        step = _Step(meter, Randomness(self._seed, self.step.read_value()), filled, present)
+        randomness = Randomness(self._seed, self.step.read_value())
+        step = _Step(meter, randomness, filled, missing, present)
         for bucket in self.plan.buckets:
             self._reduce_bucket(bucket, step)
         for index in self._sparse_indices:
@@ -204,13 +206,13 @@ class Reducer:
     def _sparse_indices(self) -> list[int]:
         return [i for i, kind in enumerate(self._kinds or ()) if kind == _SPARSE]
 
-    def _present(self, gradients: Sequence[Gradient], meter: Meter) -> list[tf.Tensor]:
-        """For each variable whether any rank has a gradient for it, as a bool scalar."""
+    def _present(self, missing: frozenset[int], meter: Meter) -> tf.Tensor:
+        """For each variable whether any rank has a gradient for it, bool [variables]."""
         # Known when the step begins: the sum arrives before the first gradient does. It is taken
         # of a variable, since TensorFlow would fold a collective of constants away.
-        mine = self._ones * np.array([g is not None for g in gradients], np.float32)
+        mine = self._ones * np.array([v.index not in missing for v in self.plan.variables], "f4")
         (counts,) = meter.all_reduce([mine], average=False, name=f"{self._name}.present")
-        return tf.unstack(counts > 0)
+        return counts > 0
 
     def _reduce_bucket(self, bucket: Bucket, step: _Step) -> None:
         variables = [v for v in bucket.variables if v.index not in self._sparse_indices]
@@ -233,8 +235,14 @@ class Reducer:
             name=f"{self._name}.bucket{bucket.index}",
         )
         step.verdicts.append(result.finite)
-        present = [step.present[v.index] for v in bucket.variables]
-        new = feedback.keep_absent(bucket, step.meter.rank, old, result.state, present)
+        new = feedback.keep_absent(
+            bucket,
+            step.meter.rank,
+            old,
+            result.state,
+            frozenset(p for p, v in enumerate(bucket.variables) if v.index in step.missing),
+            tf.gather(step.present, [v.index for v in bucket.variables]),
+        )
         for position, v in enumerate(bucket.variables):
             if v in variables:
                 step.reduced[v.index] = result.gradients[position]

@@ -37,10 +37,7 @@ def step_with(spec: str, tensors: int, bucket_bytes: int) -> tuple[tf.Graph, Pla
         return tape.gradient(value, variables)
 
     graph = step.get_concrete_function(tf.constant(2.0)).graph
-    plan = gc.Policy(spec).plan(variables, hvd.size(), bucket_bytes)
-    reduced = step(tf.constant(2.0))
-    assert all(np.isfinite(g).all() for g in reduced)
-    return graph, plan
+    return graph, gc.Policy(spec).plan(variables, hvd.size(), bucket_bytes)
 
 
 def operations(graph: tf.Graph) -> list[tf.Operation]:
@@ -70,7 +67,7 @@ def collectives_carry_payloads() -> dict[str, dict]:
 def one_op_a_bucket_and_phase() -> dict[str, dict]:
     """300 tensors: how many gradcomp ops, and how many concatenations and splits of floats."""
     told = {}
-    for spec in ("fp16", "quantize:bits=4", "topk:density=0.01"):
+    for spec in ("quantize:bits=4", "topk:density=0.01"):
         graph, plan = step_with(spec, tensors=300, bucket_bytes=500_000)
         counts = Counter(op.type for op in graph.get_operations())
         told[spec] = {

@@ -57,7 +57,7 @@ def test_bytes_sent_by_a_rank_follow_from_the_graph(outcomes, spec, route) -> No
     assert sum(sent) / RANKS == pytest.approx(planned, rel=0.01)
 
 
-@pytest.mark.parametrize("spec", ["fp16", "quantize:bits=4", "topk:density=0.01"])
+@pytest.mark.parametrize("spec", ["quantize:bits=4", "topk:density=0.01"])
 def test_one_op_a_bucket_and_phase(outcomes, spec) -> None:
     for told in values(outcomes, "one_op_a_bucket_and_phase", RANKS):
         routes, ops = told[spec]["routes"], told[spec]["ops"]

@@ -115,11 +115,10 @@ class DistributedGradientTape:
         reducer = _reducer_for(flat, named, self._options)
         if self._loss_scale is not None:
             gradients = [_times(g, 1.0 / tf.cast(self._loss_scale, tf.float32)) for g in gradients]
+        reduced, present = reducer.reduce(gradients)
         reduced = [
-            after if before is not None else _found_elsewhere(reducer, index, after, present)
-            for index, (before, after, present) in enumerate(
-                zip(gradients, *reducer.reduce(gradients), strict=True)
-            )
+            after if before is not None else _found_elsewhere(reducer, i, after, present[i])
+            for i, (before, after) in enumerate(zip(gradients, reduced, strict=True))
         ]
         if self._loss_scale is not None:
             reduced = [_times(g, self._loss_scale) for g in reduced]
