@@ -20,13 +20,17 @@ logged() {
   shift 2
   mkdir -p "$LOGS"
   echo "      log: ${log#"$ROOT"/}"
+  set -m # a process group of its own, so that an interrupt ends all of it
   "$@" >"$log" 2>&1 </dev/null &
   job=$!
+  set +m
+  trap 'kill -- "-$job"; exit 130' INT TERM
   while [[ -t 1 ]] && kill -0 "$job" 2>/dev/null; do
     printf '\r      %s ' "$(seconds $((SECONDS - started)))"
     sleep 1
   done
   wait "$job" || status=$?
+  trap - INT TERM
   [[ -t 1 ]] && printf '\r\033[K'
   if ((status)); then
     echo "      FAILED after $(seconds $((SECONDS - started))); the log ends with:"
