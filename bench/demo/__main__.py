@@ -30,18 +30,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not console.is_terminal:  # a file or a pipe has no width of its own
         console = Console(highlight=False, width=_MIN_WIDTH)
     source = arguments.data or find_source()
-    data = SOURCES[source]().name
-    console.print(f"Data: {data}.")
+    images = SOURCES[source]()
+    console.print(f"Data: {images.name}.")
     console.print(
         f"{len(RUNS)} trainings of the same network on {RANKS} Horovod processes, about a minute "
         "each; they differ in nothing but the codec."
     )
     try:
-        rows = [_train(run, source, data, arguments.epochs, console) for run in RUNS]
+        rows = [_train(run, source, images.name, arguments.epochs, console) for run in RUNS]
     except RunError as error:
         console.print(str(error), markup=False)
         return 1
-    verdicts = judge(rows)
+    verdicts = judge(rows, images.min_harm)
     picture, objects = arguments.out / "demo.png", arguments.out / "demo.json"
     arguments.out.mkdir(parents=True, exist_ok=True)
     write_plot(rows, picture)

@@ -10,7 +10,6 @@ from bench.demo.runs import BASELINE, RANKS, SEED, TOPK, WITHOUT_FEEDBACK, Run
 
 MIN_BASELINE_ACCURACY = 88.0
 MAX_LOSS = 1.0
-MIN_HARM_WITHOUT_FEEDBACK = 1.5
 MIN_COMPRESSED_SHARE = 0.95
 
 
@@ -73,17 +72,20 @@ def make_row(run: Run, outcome: Outcome, data: str) -> Row:
     )
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """One verdict a row; `rows` must hold the baseline, and top-k where its twin is in it."""
+def judge(rows: Sequence[Row], min_harm: float) -> list[Verdict]:
+    """One verdict a row; `rows` holds one of each of `RUNS`.
+
+    `min_harm` is how many points of accuracy top-k must lose when its feedback is switched off.
+    """
     accuracies = {row.codec: row.accuracy for row in rows}
-    return [_judge(row, accuracies) for row in rows]
+    return [_judge(row, accuracies, min_harm) for row in rows]
 
 
-def _judge(row: Row, accuracies: dict[str, float]) -> Verdict:
+def _judge(row: Row, accuracies: dict[str, float], min_harm: float) -> Verdict:
     # Accuracies come from counts; two decimals keep a run that is on its bound from falling off it.
     accuracy = round(row.accuracy, 2)
     if row.codec == WITHOUT_FEEDBACK.label:
-        limit = round(accuracies[TOPK.label] - MIN_HARM_WITHOUT_FEEDBACK, 2)
+        limit = round(accuracies[TOPK.label] - min_harm, 2)
         bound, kept = f"≤ {limit:.2f} %", accuracy <= limit
     elif row.codec == BASELINE.label:
         limit = MIN_BASELINE_ACCURACY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,9 +18,12 @@ from bench.demo.runs import RANKS, Run
 ROOT = Path(__file__).parents[2]
 _POLL_S = 0.2
 _LOOPBACK = "lo"  # both ranks are on this machine, whatever other interfaces it has
+_PEER_TIMEOUT_S = 120  # importing TensorFlow on a busy machine takes long
 _TIMEOUT_S = 900.0
 _GRACE_S = 20.0
 _LOG_LINES = 40
+# What TensorFlow prints at each start, whatever its log level.
+_CHATTER = re.compile(r"\[\d+\]<stderr>:(WARNING: All log messages|[IW]\d{4} )")
 
 
 class RunError(Exception):
@@ -71,6 +75,7 @@ def _command(run: Run, data: str, epochs: int | None, records: Path) -> list[str
     return [
         *(sys.executable, "-m", "horovod.runner.launch"),  # horovodrun, of this environment
         *("-np", str(RANKS), "--gloo", "--network-interfaces", _LOOPBACK),
+        *("--gloo-timeout-seconds", str(_PEER_TIMEOUT_S)),
         *(sys.executable, "-m", "bench.demo.train"),
         *("--compression", run.compression, "--data", data, "--record", str(records)),
         *([] if run.error_feedback else ["--no-error-feedback"]),
@@ -109,7 +114,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _last_lines(log: Path) -> str:
     """What the ranks wrote last, or if they wrote nothing, what horovodrun wrote."""
-    lines = log.read_text(errors="replace").splitlines()
+    text = log.read_text(errors="replace")
+    lines = [line for line in text.splitlines() if not _CHATTER.match(line)]
     by_ranks = [line for line in lines if line.startswith("[")]
     return "\n".join((by_ranks or lines)[-_LOG_LINES:])
 
