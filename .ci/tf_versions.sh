@@ -5,16 +5,20 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 versions=(2.15.1 2.18.1)
 tests=(tests/test_ops.py tests/test_ops_errors.py tests/test_tf_versions.py)
 
-make_venv() { # VERSION
-  python -m venv --clear "$ROOT/.venvs/tf-$1"
-  "$ROOT/.venvs/tf-$1/bin/python" -m pip install "tensorflow-cpu==$1" pytest rich
+make_venv() { # FOLDER REQUIREMENT...
+  local venv=$1
+  shift
+  python -m venv --clear "$venv"
+  "$venv/bin/python" -m pip install "$@"
 }
 
 for version in "${versions[@]}"; do
   venv=$ROOT/.venvs/tf-$version
   [[ -x $venv/bin/python ]] || rm -f "$STAMPS/tf-$version"
-  stamped "tf-$version" "$ROOT $(digest .ci/tf_versions.sh)" "installing TensorFlow $version (about 1 minute) ..." \
-    "The wheel comes from pip's configured index; TensorFlow 2.15 needs Python 3.11 or older." make_venv "$version"
+  requirements=("tensorflow-cpu==$version" pytest rich)
+  stamped "tf-$version" "$ROOT ${requirements[*]}" "installing TensorFlow $version (about 1 minute) ..." \
+    "The wheel comes from pip's configured index; TensorFlow 2.15 needs Python 3.11 or older." \
+    make_venv "$venv" "${requirements[@]}"
   echo "tf-versions: TensorFlow $version"
   # -c /dev/null: pyproject.toml makes warnings errors, and older TensorFlows warn of their own deprecations.
   TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$ROOT "$venv/bin/python" -m pytest -q -c /dev/null --rootdir "$ROOT" \
