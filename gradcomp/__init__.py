@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from gradcomp._version import __version__
 from gradcomp.codecs import BF16, FP16, Codec, Identity, Quantize, TopK, codec
-from gradcomp.errors import CodecError, GradcompError, MismatchError, MissingDependencyError
+from gradcomp.errors import (
+    CodecError,
+    GradcompError,
+    MismatchError,
+    MissingDependencyError,
+    StateError,
+)
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
 
 if TYPE_CHECKING:
     from gradcomp.loss_scale import LossScaleOptimizer
+    from gradcomp.save_callback import SaveState
+    from gradcomp.state import restore_state, save_state
 
 __all__ = [
     "BF16",
@@ -36,13 +44,22 @@ __all__ = [
     "Plan",
     "Policy",
     "Quantize",
+    "SaveState",
+    "StateError",
     "TopK",
     "__version__",
     "codec",
+    "restore_state",
+    "save_state",
 ]
 
-# What needs Keras is imported when it is asked for.
-_LAZY = {"LossScaleOptimizer": "gradcomp.loss_scale"}
+# What needs Keras or TensorFlow is imported when it is asked for.
+_LAZY = {
+    "LossScaleOptimizer": "gradcomp.loss_scale",
+    "SaveState": "gradcomp.save_callback",
+    "restore_state": "gradcomp.state",
+    "save_state": "gradcomp.state",
+}
 
 
 def __getattr__(name: str) -> Any:

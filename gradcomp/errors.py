@@ -16,5 +16,9 @@ class MismatchError(GradcompError, RuntimeError):
     """Ranks disagree about what is to be exchanged; the same message is raised on all of them."""
 
 
+class StateError(GradcompError, RuntimeError):
+    """Saved state is damaged or belongs to something else, or it could not be written."""
+
+
 class MissingDependencyError(GradcompError, ImportError):
     """TensorFlow or Horovod is missing, or of an unsupported version; says what to type."""

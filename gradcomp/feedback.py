@@ -7,9 +7,9 @@ around it: which residuals exist, and when new ones replace the old.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradcomp.bucket import Bucket
 
@@ -91,3 +91,58 @@ def commit(
         return tf.constant(True)
 
     tf.cond(finite, assign, lambda: tf.constant(False))
+
+
+def send_carried(
+    gradients: Sequence[Any], carried: Mapping[int, tf.Variable], present: tf.Tensor
+) -> tuple[list[Any], list[tuple[tf.Variable, tf.Tensor]]]:
+    """Adds residuals that nothing compresses any more to gradients that are sent as they are.
+
+    Args:
+      gradients: a tensor, `tf.IndexedSlices` or None for each variable.
+      carried: by the variable's index, float32 of its shape.
+      present: bool, one for each variable; where it is false the residual waits on.
+
+    Returns:
+      (gradients to send, what `commit` has to assign: zeros, or what a narrow dtype rounds off).
+    """
+    import tensorflow as tf
+
+    sent = list(gradients)
+    updates = []
+    for index, variable in carried.items():
+        gradient, old = sent[index], variable.read_value()
+        if gradient is None:
+            continue
+        if isinstance(gradient, tf.IndexedSlices):
+            sent[index], left = _with_rows(gradient, old), tf.zeros_like(old)
+        else:
+            wide = tf.float64 if gradient.dtype == tf.float64 else tf.float32
+            corrected = tf.cast(gradient, wide) + tf.cast(old, wide)
+            sent[index] = tf.cast(corrected, gradient.dtype)
+            left = tf.cast(corrected - tf.cast(sent[index], wide), tf.float32)
+        updates.append((variable, tf.where(present[index], left, old)))
+    return sent, updates
+
+
+def is_finite(gradient: Any) -> tf.Tensor:
+    """Whether all values of a tensor or of `tf.IndexedSlices` are finite."""
+    import tensorflow as tf
+
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.reduce_all(tf.math.is_finite(values))
+
+
+def _with_rows(slices: tf.IndexedSlices, residual: tf.Tensor) -> tf.IndexedSlices:
+    """`slices` and the residual's rows that hold something."""
+    import tensorflow as tf
+
+    filled = tf.reduce_any(tf.not_equal(residual, 0), axis=list(range(1, residual.shape.rank)))
+    rows = tf.where(filled)[:, 0]
+    values = tf.cast(tf.gather(residual, rows), slices.values.dtype)
+    indices = tf.cast(rows, slices.indices.dtype)
+    return tf.IndexedSlices(
+        tf.concat([slices.values, values], 0),
+        tf.concat([slices.indices, indices], 0),
+        slices.dense_shape,
+    )

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from gradcomp.options import Options
+from gradcomp.own_state import OwnState, load_own, save_own, without_own
 from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer, Traffic
 
@@ -81,7 +82,24 @@ class DistributedOptimizer:
 
     def build(self, variables: Sequence[Any]) -> None:
         super().build(variables)  # type: ignore[misc]
+        self.make_reducer(variables)
+
+    def make_reducer(self, variables: Sequence[Any]) -> None:
+        """Agrees with all ranks about `variables`; residuals become part of checkpoints."""
+        optimizer: Any = self
         self._reducer = self._make_reducer(variables, self._options)
+        # By hand: Keras turns its own tracking off while a LossScaleOptimizer builds this one.
+        optimizer._track_trackable(OwnState(self._reducer), name="gradcomp", overwrite=True)
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)  # type: ignore[misc]
+        if self._reducer is not None:
+            save_own(self._reducer, store)
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables(without_own(store))  # type: ignore[misc]
+        if self._reducer is not None:
+            load_own(self._reducer, store)
 
     @tf.autograph.experimental.do_not_convert  # nothing in it depends on a tensor's value
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gradcomp import feedback
+from gradcomp import feedback, live
 from gradcomp.bucket import Bucket, VariableSpec, sent_bytes
 from gradcomp.collective import Collective, Meter
+from gradcomp.errors import StateError
 from gradcomp.exchange import Randomness, exchange, exchange_sparse
 from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
@@ -110,6 +111,7 @@ class Reducer:
         self._name = name
         self.alone = collective.size == 1
         self._kinds: tuple[str, ...] | None = None
+        self._compiled = False
         with tf.init_scope():
             if not self.alone:
                 options = {"average": average, "error_feedback": error_feedback, "seed": seed}
@@ -123,8 +125,11 @@ class Reducer:
             # By the variable's index, and for the second phase by the bucket's.
             self.residuals: dict[int, tf.Variable] = {}
             self.chunk_residuals: dict[int, tf.Variable] = {}
+            # Restored residuals of variables that keep none here: sent whole at the next step.
+            self.carried: dict[int, tf.Variable] = {}
             if error_feedback and not self.alone:
                 self._create_residuals()
+            live.register(self, name)
 
     def _create_residuals(self) -> None:
         for bucket in filter(feedback.has_feedback, self.plan.buckets):
@@ -134,6 +139,36 @@ class Reducer:
                 self.chunk_residuals[bucket.index] = _zeros(
                     (bucket.chunks[self._collective.rank].numel,), f"chunk_residual_{bucket.index}"
                 )
+
+    @property
+    def name(self) -> str:
+        """Prefix of the collectives' names."""
+        return self._name
+
+    @property
+    def rank(self) -> int:
+        """Of this process among those that exchange."""
+        return self._collective.rank
+
+    @property
+    def average(self) -> bool:
+        """Mean over ranks if True, else sum."""
+        return self._average
+
+    def carry(self, index: int, residual: np.ndarray) -> None:
+        """Adds `residual` to the next gradient of a variable that keeps no residual here.
+
+        Raises:
+          StateError: a step was compiled already, which would not know of it.
+        """
+        if index not in self.carried:
+            if self._compiled:
+                raise StateError(
+                    f"{self._name} has run in a compiled step, which can't take up residuals of "
+                    "another number of ranks or another codec; restore before the first step"
+                )
+            self.carried[index] = _zeros(residual.shape, f"carried_{index}")
+        self.carried[index].assign(residual)
 
     def traffic(self) -> Traffic:
         """Bytes and steps so far; read it outside a `tf.function`."""
@@ -164,16 +199,23 @@ class Reducer:
         Args:
           gradients: one a variable of the plan, in its order; None where there is none here.
         """
+        self._compiled |= not tf.executing_eagerly()
         if self.alone:
             _warn_alone(self.plan)
             self._count(raw=0, sent=0)
-            return Reduction(list(gradients), tf.constant([g is not None for g in gradients]))
+            present = tf.constant([gradient is not None for gradient in gradients])
+            sent, updates = feedback.send_carried(gradients, self.carried, present)
+            if updates:
+                finite = tf.reduce_all([feedback.is_finite(g) for g in sent if g is not None])
+                feedback.commit(finite, updates, self.step)
+            return Reduction(sent, present)
         meter = Meter(self._collective)
         missing = frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
         present = self._present(missing, meter)
         filled = self.fill(gradients)
+        filled, updates = feedback.send_carried(filled, self.carried, present)
         randomness = Randomness(self._seed, self.step.read_value())
-        step = _Step(meter, randomness, filled, missing, present)
+        step = _Step(meter, randomness, filled, missing, present, updates=updates)
         for bucket in self.plan.buckets:
             self._reduce_bucket(bucket, step)
         for index in self._sparse_indices:

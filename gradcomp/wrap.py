@@ -68,5 +68,5 @@ def _exchanging(
     optimizer.loss_scale_factor = factor
     optimizer._options = options
     if optimizer.built:
-        optimizer._reducer = make_reducer(optimizer._trainable_variables, options)
+        optimizer.make_reducer(optimizer._trainable_variables)
     return optimizer

@@ -1,0 +1,49 @@
+"""What lives in this process: its reducers, and the engine that they belong to.
+
+Saved state finds its reducer by a key: the reducer's name, which counts up in the order in which
+the program makes reducers, and is thus the same when the program runs again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from gradcomp.collective import Collective, alone
+
+_reducers: dict[str, weakref.ref[Any]] = {}
+_counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+_world: Callable[[], Collective | None] = lambda: None
+
+# State by the key of a reducer that does not live yet, each called with the reducer when it does.
+waiting: dict[str, Callable[[Any], None]] = {}
+
+
+def register(reducer: Any, name: str) -> None:
+    """Makes a new reducer known, and gives it what waits for it."""
+    nth = next(_counts[name])
+    key = f"{name}#{nth}" if nth else name
+    _reducers[key] = weakref.ref(reducer, lambda _: _reducers.pop(key, None))
+    if key in waiting:
+        waiting.pop(key)(reducer)
+
+
+def reducers() -> dict[str, Any]:
+    """The reducers that live, by key, oldest first."""
+    found = {key: reference() for key, reference in list(_reducers.items())}
+    return {key: reducer for key, reducer in found.items() if reducer is not None}
+
+
+def set_world(make: Callable[[], Collective | None]) -> None:
+    """Tells how to reach all ranks of the job; None where the engine does not run."""
+    global _world
+    _world = make
+
+
+def world() -> Collective:
+    """All ranks of the job; one rank where no engine runs."""
+    return _world() or alone()
+

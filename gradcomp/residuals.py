@@ -1,0 +1,198 @@
+"""A reducer's state as arrays: taken, and given back to a reducer of any number of ranks.
+
+What counts is the *contribution* of residuals to the reduced gradients to come: Σr over ranks under
+Sum, Σr/N under Average; residuals of the second phase are in units of the reduced gradient, and
+contribute what they are. It stays the same whatever the number of ranks, the routes and the cuts.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradcomp.archive import Archive
+from gradcomp.bucket import Bucket, VariableSpec
+from gradcomp.errors import StateError
+from gradcomp.reducer import Reducer
+
+
+class Snapshot(NamedTuple):
+    """One rank's state of a reducer: a description, and arrays in an archive.
+
+    The arrays' names are `prefix` and then `residual/VARIABLE`, of the variable's shape, or
+    `second/VARIABLE/START`, a piece of the flat variable that the rank sums in two-phase.
+    """
+
+    description: dict[str, Any]
+    archive: Archive
+    prefix: str
+
+    @property
+    def world_size(self) -> int:
+        return int(self.description["world_size"])
+
+    def residual(self, index: int) -> np.ndarray | None:
+        name = f"{self.prefix}residual/{index}"
+        return self.archive[name] if name in self.archive else None
+
+    def pieces(self) -> dict[int, list[tuple[int, str]]]:
+        """By variable the (start, array's name) of every piece."""
+        pattern = re.compile(re.escape(f"{self.prefix}second/") + r"(\d+)/(\d+)")
+        found: dict[int, list[tuple[int, str]]] = {}
+        for name in self.archive.names:
+            if match := pattern.fullmatch(name):
+                found.setdefault(int(match[1]), []).append((int(match[2]), name))
+        return found
+
+    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """All arrays of the snapshot, as `arrays_of` would give them."""
+        for name in sorted(self.archive.names):
+            if name.startswith(self.prefix):
+                yield name, self.archive[name]
+
+
+def describe(reducer: Reducer) -> dict[str, Any]:
+    """What has to be known to use the arrays, as plain values for JSON."""
+    return {
+        "rank": reducer.rank,
+        "world_size": reducer.plan.world_size,
+        "average": reducer.average,
+        "step": int(reducer.step.numpy()),
+        "bucket_bytes": reducer.plan.bucket_bytes,
+        "variables": [
+            {"path": v.path, "shape": list(v.shape), "codec": row[2], "route": row[5]}
+            for v, row in zip(reducer.plan.variables, reducer.plan.rows(), strict=True)
+        ],
+    }
+
+
+def arrays_of(reducer: Reducer, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, float32 array) of everything that the reducer keeps, one after the other."""
+    for index, variable in sorted({**reducer.residuals, **reducer.carried}.items()):
+        yield f"{prefix}residual/{index}", variable.numpy()
+    for bucket in reducer.plan.buckets:
+        if bucket.index in reducer.chunk_residuals:
+            values = reducer.chunk_residuals[bucket.index].numpy()
+            for index, start, stop, offset in _segments(bucket, reducer.rank):
+                yield f"{prefix}second/{index}/{start}", values[offset : offset + stop - start]
+
+
+def restore(reducer: Reducer, snapshots: Mapping[int, Snapshot]) -> None:
+    """Replaces what the reducer keeps by the snapshots' contribution.
+
+    Args:
+      snapshots: by rank, of the ranks that saved. Those that are absent contribute nothing.
+
+    Raises:
+      StateError: the snapshots are of other variables, or of another operation.
+    """
+    some = next(iter(snapshots.values()))
+    _compare(reducer, some.description)
+    shares = _shares(some.world_size, reducer.plan.world_size, reducer.rank, reducer.average)
+    pieces = [(snapshot.archive, snapshot.pieces()) for snapshot in snapshots.values()]
+    for bucket in reducer.plan.buckets:
+        second = {v.index: _second(v, pieces) for v in bucket.variables}
+        keeps_second = bucket.index in reducer.chunk_residuals
+        for v in bucket.variables:
+            total = _first(v, snapshots, shares)
+            rest = second[v.index]
+            if rest is not None and not keeps_second:
+                share = 1.0 if reducer.average else 1.0 / reducer.plan.world_size
+                total = total + share * rest.reshape(v.shape)
+            _give(reducer, v.index, total.astype(np.float32))
+        if keeps_second:
+            chunk = np.zeros(reducer.chunk_residuals[bucket.index].shape, np.float32)
+            for index, start, stop, offset in _segments(bucket, reducer.rank):
+                values = second[index]
+                if values is not None:
+                    chunk[offset : offset + stop - start] = values[start:stop]
+            reducer.chunk_residuals[bucket.index].assign(chunk)
+    reducer.step.assign(some.description["step"])
+
+
+def _segments(bucket: Bucket, rank: int) -> Iterator[tuple[int, int, int, int]]:
+    """(variable, start, stop, offset in the chunk) of what the rank sums in two-phase."""
+    offset = 0
+    for tensor, start, length, _, _ in bucket.chunks[rank].segments.tolist():
+        yield bucket.variables[tensor].index, start, start + length, offset
+        offset += length
+
+
+def _shares(saved: int, size: int, rank: int, average: bool) -> dict[int, float]:
+    """By rank that saved, the factor with which `rank` of `size` takes over its residuals.
+
+    Of more ranks than before several share one's, of fewer each takes over several's.
+    """
+    scale = size / saved if average else 1.0
+    if size <= saved:
+        return {old: scale for old in range(rank, saved, size)}
+    old = rank % saved
+    return {old: scale / len(range(old, size, saved))}
+
+
+def _first(
+    v: VariableSpec, snapshots: Mapping[int, Snapshot], shares: Mapping[int, float]
+) -> np.ndarray:
+    """float64 of the variable's shape: this rank's share of the first residuals."""
+    total = None
+    for old, share in shares.items():
+        residual = snapshots[old].residual(v.index) if old in snapshots else None
+        if residual is not None:
+            part = share * residual.astype(np.float64)
+            total = part if total is None else total + part  # 0 + −0 would lose the sign
+    return np.zeros(v.shape, np.float64) if total is None else total
+
+
+def _second(
+    v: VariableSpec, pieces: list[tuple[Archive, dict[int, list[tuple[int, str]]]]]
+) -> np.ndarray | None:
+    """float32 [numel]: all ranks' second residuals put together; None where there is none."""
+    whole = None
+    for archive, found in pieces:
+        for start, name in found.get(v.index, ()):
+            if whole is None:
+                whole = np.zeros(v.numel, np.float32)
+            values = archive[name]
+            whole[start : start + values.size] = values
+    return whole
+
+
+def _give(reducer: Reducer, index: int, residual: np.ndarray) -> None:
+    if index in reducer.residuals:
+        reducer.residuals[index].assign(residual)
+    elif index in reducer.carried or residual.any():
+        reducer.carry(index, residual)
+
+
+def _compare(reducer: Reducer, saved: dict[str, Any]) -> None:
+    variables = reducer.plan.variables
+    if len(saved["variables"]) != len(variables):
+        raise StateError(
+            f"the saved state is of {len(saved['variables'])} variables and {reducer.name} has "
+            f"{len(variables)}: it belongs to another model"
+        )
+    operation = {True: "Average", False: "Sum"}
+    if saved["average"] != reducer.average:
+        raise StateError(
+            f"{reducer.name} was saved with op={operation[saved['average']]} and now has "
+            f"op={operation[reducer.average]}, which gives residuals another meaning; use the same"
+        )
+    renamed = []
+    for v, old in zip(variables, saved["variables"], strict=True):
+        if tuple(old["shape"]) != v.shape:
+            raise StateError(
+                f"variable {v.index} of {reducer.name} was saved as {old['path']} with shape "
+                f"{tuple(old['shape'])}, and now is {v.path} with shape {v.shape}"
+            )
+        if old["path"] != v.path:
+            renamed.append(f"{old['path']} is now {v.path}")
+    if renamed:
+        warnings.warn(
+            f"variables of {reducer.name} are restored by their position; {len(renamed)} have "
+            f"another path than when they were saved: {'; '.join(renamed[:3])}",
+            stacklevel=3,
+        )
