@@ -52,6 +52,7 @@ def save_state(path: str | Path, *, model: Any = None, step: int | None = None) 
       StateError: a rank could not write its file, on all ranks and with the reason; the earlier
         generations are as they were.
     """
+    found = None if model is None else variables.of_model(model)
     reducers = live.reducers()
     if step is None:
         step = max((int(reducer.step.numpy()) for reducer in reducers.values()), default=0)
@@ -60,7 +61,7 @@ def save_state(path: str | Path, *, model: Any = None, step: int | None = None) 
     contents = Contents(
         reducers,
         {key: w.snapshots[world.rank] for key, w in waiting.items() if w.is_own(world)},
-        None if model is None else variables.of_model(model),
+        found,
         step,
     )
     if len(contents.waiting) < len(waiting):
@@ -105,7 +106,7 @@ def restore_state(path: str | Path, *, model: Any = None) -> int | None:
             )
         else:
             saved = archives[world.rank % int(some.metadata["world_size"])]
-            variables.restore(variables.of_model(model, build=True), saved)
+            variables.restore(variables.of_model(model), saved)
     reducers = live.reducers()
     for key in some.metadata["reducers"]:
         found = snapshots(archives, key)

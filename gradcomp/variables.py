@@ -12,11 +12,8 @@ from gradcomp.archive import Archive
 from gradcomp.errors import StateError
 
 
-def of_model(model: Any, *, build: bool = False) -> list[Any]:
-    """Weights, seeds and what the optimizer keeps, in a fixed order.
-
-    Args:
-      build: build the optimizer if it is not.
+def of_model(model: Any) -> list[Any]:
+    """Weights, seeds and what the optimizer keeps, in a fixed order; builds the optimizer.
 
     Raises:
       StateError: the model is not built.
@@ -29,7 +26,7 @@ def of_model(model: Any, *, build: bool = False) -> list[Any]:
     found = list(model.variables)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        if build and not optimizer.built:
+        if not optimizer.built:
             optimizer.build(model.trainable_variables)
         found += optimizer.variables
     return found
@@ -59,7 +56,7 @@ def restore(variables: Sequence[Any], archive: Archive) -> None:
     if len(saved) != len(now):
         raise StateError(
             f"{len(saved)} variables of a model and its optimizer were saved, and there are "
-            f"{len(now)} now: it is another model or optimizer, or one was saved before it was built"
+            f"{len(now)} now: it is another model or optimizer"
         )
     renamed = []
     for old, new in zip(saved, now, strict=True):
