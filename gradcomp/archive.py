@@ -51,8 +51,9 @@ class Archive:
             self.close()
             raise
 
-    def __contains__(self, array: str) -> bool:
-        return array in self._arrays
+    def get(self, array: str) -> np.ndarray | None:
+        """The array, or None where there is none of that name."""
+        return self[array] if array in self._arrays else None
 
     def __getitem__(self, array: str) -> np.ndarray:
         def read() -> np.ndarray:
@@ -70,8 +71,10 @@ class Archive:
 
     def verify(self) -> None:
         """Reads everything once and compares it with its checksums."""
+        entries = set(self._zip.namelist())
         for array in self._arrays:
-            self._guarded(lambda array=array: self._zip.getinfo(f"{array}.npy"))
+            if f"{array}.npy" not in entries:
+                raise StateError(f"{self._name} is damaged: {array} is missing")
         damaged = self._guarded(self._zip.testzip)
         if damaged is not None:
             raise StateError(f"{self._name} is damaged: {damaged} does not fit its checksum")

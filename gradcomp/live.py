@@ -16,7 +16,7 @@ from gradcomp.collective import Collective, alone
 
 _reducers: dict[str, weakref.ref[Any]] = {}
 _counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
-_world: Callable[[], Collective | None] = lambda: None
+_world: Callable[[], Collective | None] | None = None
 
 # State by the key of a reducer that does not live yet, each called with the reducer when it does.
 waiting: dict[str, Callable[[Any], None]] = {}
@@ -45,5 +45,5 @@ def set_world(make: Callable[[], Collective | None]) -> None:
 
 def world() -> Collective:
     """All ranks of the job; one rank where no engine runs."""
-    return _world() or alone()
-
+    running = None if _world is None else _world()
+    return running or alone()

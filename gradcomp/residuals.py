@@ -36,8 +36,7 @@ class Snapshot(NamedTuple):
         return int(self.description["world_size"])
 
     def residual(self, index: int) -> np.ndarray | None:
-        name = f"{self.prefix}residual/{index}"
-        return self.archive[name] if name in self.archive else None
+        return self.archive.get(f"{self.prefix}residual/{index}")
 
     def pieces(self) -> dict[int, list[tuple[int, str]]]:
         """By variable the (start, array's name) of every piece."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -65,9 +66,10 @@ def save_state(path: str | Path, *, model: Any = None, step: int | None = None) 
         step,
     )
     if len(contents.waiting) < len(waiting):
+        unused = sorted(waiting.keys() - contents.waiting.keys())
         warnings.warn(
-            f"what was restored for {sorted(waiting.keys() - contents.waiting.keys())} is not saved "
-            "again: they have not been used since, and the number of ranks has changed",
+            f"what was restored for {unused} is not saved again: nothing has used it since, and "
+            "the number of ranks has changed",
             stacklevel=2,
         )
     save_generation(Path(path), world, contents)
@@ -122,7 +124,10 @@ def restore_state(path: str | Path, *, model: Any = None) -> int | None:
     return int(some.metadata["step"])
 
 
-class _Waiting(NamedTuple):
+@dataclass(frozen=True)
+class _Waiting:
+    """Restored state whose reducer does not live yet."""
+
     snapshots: dict[int, Snapshot]
 
     def __call__(self, reducer: Reducer) -> None:
@@ -202,7 +207,8 @@ def open_newest(folder: Path, collective: Collective) -> dict[int, Archive] | No
             archive.close()
         told = "; ".join(f"rank {r}: {text}" for r, text in enumerate(failures) if text)
         warnings.warn(
-            f"generation {number} in {folder} is not whole and is passed over ({told})", stacklevel=3
+            f"generation {number} in {folder} is not whole and is passed over ({told})",
+            stacklevel=3,
         )
     warnings.warn(
         f"nothing to restore in {folder}: training begins with empty residuals", stacklevel=3

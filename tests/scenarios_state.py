@@ -93,9 +93,11 @@ def a_checkpoint_of_each_rank_continues_bit_for_bit() -> None:
         if build:
             opt.build(other.trainable_variables)
         said = warned(
-            lambda other=other: tf.train.Checkpoint(model=other, optimizer=other.optimizer)
-            .restore(path)
-            .assert_existing_objects_matched()
+            lambda other=other: (
+                tf.train.Checkpoint(model=other, optimizer=other.optimizer)
+                .restore(path)
+                .assert_existing_objects_matched()
+            )
         )
         if not build:
             said += warned(lambda opt=opt, other=other: opt.build(other.trainable_variables))
@@ -112,9 +114,7 @@ def a_checkpoint_of_one_rank_leaves_the_others_at_zero() -> list[str]:
     if hvd.rank() == 0:
         path = tf.train.Checkpoint(model=net, optimizer=net.optimizer).save(path)
     path = hvd.broadcast_object(path)
-    said = warned(
-        lambda: tf.train.Checkpoint(model=net, optimizer=net.optimizer).restore(path)
-    )
+    said = warned(lambda: tf.train.Checkpoint(model=net, optimizer=net.optimizer).restore(path))
     assert weights_agree(net)
     if hvd.rank() == 0:
         assert kept(net) == saved

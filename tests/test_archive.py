@@ -40,8 +40,8 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path) -> None:
     read.verify()
     assert read.metadata == {"rank": 1, "of": [2, "x"]}
     assert read.names == set(ARRAYS)
-    assert "a/residual/0" in read
-    assert "a/residual/2" not in read
+    assert read.get("a/residual/2") is None
+    np.testing.assert_array_equal(read.get("a/residual/0"), ARRAYS["a/residual/0"])
     for name, array in ARRAYS.items():
         value = read[name]
         assert value.shape == array.shape
@@ -92,7 +92,7 @@ def test_a_newer_format_is_named(monkeypatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(archive, "FORMAT", 2)
         content = written()
-    with pytest.raises(gc.StateError, match="format 2.*reads format 1"):
+    with pytest.raises(gc.StateError, match=r"format 2.*reads format 1"):
         opened(content)
 
 

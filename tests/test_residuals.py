@@ -193,7 +193,7 @@ def test_a_narrow_gradient_keeps_what_is_rounded_off() -> None:
     carried = tf.Variable([1e-4, 1.0])
     for dtype, exact in ((tf.float16, False), (tf.float32, True), (tf.float64, True)):
         gradient = tf.constant([1.0, 2.0], dtype)
-        (sent,), [(_, left)] = send_carried([gradient], {0: carried}, [tf.constant(True)])
+        (sent,), [(_, left)] = send_carried([gradient], {0: carried}, tf.constant([True]))
         assert sent.dtype == dtype
         total = tf.cast(sent, tf.float64) + tf.cast(left, tf.float64)
         np.testing.assert_allclose(total, [1.0001, 3.0], atol=1e-7)
