@@ -31,7 +31,9 @@ class OwnState(tf.train.experimental.PythonState):
         self._reducer = reducer
 
     def serialize(self) -> bytes:
-        return to_bytes(self._reducer)
+        # A SavedModel is written from within a graph, where variables have no value yet.
+        with tf.__internal__.eager_context.eager_mode():
+            return to_bytes(self._reducer)
 
     def deserialize(self, string_value: bytes) -> None:
         from_bytes(self._reducer, string_value)

@@ -182,6 +182,15 @@ def loss_scaling_keeps_residuals_in_both_files() -> None:
         keras.mixed_precision.set_global_policy("float32")
 
 
+def a_saved_model_can_be_written() -> None:
+    net = trained()
+    path = str(FOLDER / f"saved_model{hvd.rank()}")
+    tf.saved_model.save(net, path)
+    x = data(hvd.rank())[0]
+    served = tf.saved_model.load(path).signatures["serving_default"](tf.constant(x))
+    np.testing.assert_allclose(next(iter(served.values())), net(x), atol=1e-5)
+
+
 def another_model_in_a_checkpoint_raises() -> None:
     from gradcomp.own_state import from_bytes, to_bytes
 
@@ -205,6 +214,7 @@ SCENARIOS = {
         keras_files_continue_bit_for_bit,
         a_keras_file_of_one_rank_leaves_the_others_at_zero,
         loss_scaling_keeps_residuals_in_both_files,
+        a_saved_model_can_be_written,
         another_model_in_a_checkpoint_raises,
     )
 }
