@@ -18,7 +18,7 @@ from gradcomp.options import Options
 from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer, Traffic
 
-MakeReducer = Callable[[Sequence[Any], Options], Reducer]
+MakeReducer = Callable[[Sequence[Any], Options], Reducer | None]  # None: no engine is running
 
 
 class DistributedOptimizer:
@@ -33,30 +33,30 @@ class DistributedOptimizer:
     _is_missing: Callable[[int], bool] = frozenset().__contains__
     _is_present: Callable[[int], Any]
     _exchange: Callable[[Sequence[Any]], list[Any]]
-    _loss_scale_factor: float | None = None
     scaled_by_gradcomp = False
 
-    @property
-    def loss_scale_factor(self) -> float | None:
-        """Constant that the loss was multiplied by; gradients are divided by it."""
-        return self._loss_scale_factor
-
-    @loss_scale_factor.setter
-    def loss_scale_factor(self, factor: float | None) -> None:
-        # Keras's LossScaleOptimizer is the one that sets None on an optimizer that is complete.
-        if factor is None and hasattr(self, "_options") and not self.scaled_by_gradcomp:
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Keras's LossScaleOptimizer is the one that sets None on an optimizer that is complete. A
+        # property would not see it: Keras assigns nothing where the old value is the same object.
+        taken_in = name == "loss_scale_factor" and value is None and hasattr(self, "_options")
+        if taken_in and not self.scaled_by_gradcomp:
             raise TypeError(
                 "keras.optimizers.LossScaleOptimizer around a distributed optimizer looks at one "
                 "rank's gradients only: a rank that skips a step leaves the others waiting for "
                 "ever. Write gc.LossScaleOptimizer(opt), or make the distributed optimizer after "
                 'keras.mixed_precision.set_global_policy("mixed_float16")'
             )
-        self._loss_scale_factor = factor
+        super().__setattr__(name, value)
 
     @property
     def options(self) -> Options:
         """How this optimizer exchanges gradients."""
         return self._options
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to exchange gradients with, as far as is known."""
+        return self._reducer is not None and self._reducer.alone
 
     @property
     def plan(self) -> Plan:
@@ -68,6 +68,13 @@ class DistributedOptimizer:
         return self._built_reducer().traffic()
 
     def _built_reducer(self) -> Reducer:
+        optimizer: Any = self
+        if self._reducer is None and optimizer.built:
+            self._reducer = self._make_reducer(optimizer._trainable_variables, self._options)
+            if self._reducer is None:
+                raise RuntimeError(
+                    "Horovod is not initialized: call `hvd.init()` at the start of the program"
+                )
         if self._reducer is None:
             raise ValueError(
                 "the optimizer does not know its variables yet: call "
@@ -80,6 +87,9 @@ class DistributedOptimizer:
         return self._built_reducer().everywhere(verdict)
 
     def build(self, variables: Sequence[Any]) -> None:
+        optimizer: Any = self
+        if optimizer.built:  # once more by a LossScaleOptimizer put around it
+            return
         super().build(variables)  # type: ignore[misc]
         self._reducer = self._make_reducer(variables, self._options)
 

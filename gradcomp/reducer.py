@@ -20,6 +20,7 @@ from gradcomp.exchange import Randomness, exchange, exchange_sparse
 from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
 from gradcomp.plan import Plan
+from gradcomp.xla import refuse_xla
 
 Gradient = Any  # tf.Tensor | tf.IndexedSlices | None
 
@@ -148,6 +149,7 @@ class Reducer:
         """True where `verdict`, a bool scalar, is true on all ranks."""
         if self.alone:
             return verdict
+        refuse_xla()
         denials = tf.cast(tf.logical_not(verdict), tf.float32)
         (count,) = self._collective.all_reduce(
             [denials], average=False, name=f"{self._name}.verdict"
@@ -168,6 +170,7 @@ class Reducer:
             _warn_alone(self.plan)
             self._count(raw=0, sent=0)
             return Reduction(list(gradients), tf.constant([g is not None for g in gradients]))
+        refuse_xla()
         meter = Meter(self._collective)
         missing = frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
         present = self._present(missing, meter)
