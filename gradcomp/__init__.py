@@ -16,16 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 from gradcomp._version import __version__
 from gradcomp.codecs import BF16, FP16, Codec, Identity, Quantize, TopK, codec
-from gradcomp.errors import CodecError, GradcompError, MismatchError, MissingDependencyError
+from gradcomp.errors import (
+    CodecError,
+    GradcompError,
+    MismatchError,
+    MissingDependencyError,
+    OutOfSyncError,
+)
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
 
 if TYPE_CHECKING:
     from gradcomp.loss_scale import LossScaleOptimizer
+    from gradcomp.sync import CheckSync, check_sync
 
 __all__ = [
     "BF16",
     "FP16",
+    "CheckSync",
     "Codec",
     "CodecError",
     "GradcompError",
@@ -33,16 +41,22 @@ __all__ = [
     "LossScaleOptimizer",
     "MismatchError",
     "MissingDependencyError",
+    "OutOfSyncError",
     "Plan",
     "Policy",
     "Quantize",
     "TopK",
     "__version__",
+    "check_sync",
     "codec",
 ]
 
 # What needs Keras is imported when it is asked for.
-_LAZY = {"LossScaleOptimizer": "gradcomp.loss_scale"}
+_LAZY = {
+    "CheckSync": "gradcomp.sync",
+    "LossScaleOptimizer": "gradcomp.loss_scale",
+    "check_sync": "gradcomp.sync",
+}
 
 
 def __getattr__(name: str) -> Any:

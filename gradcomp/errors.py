@@ -16,5 +16,9 @@ class MismatchError(GradcompError, RuntimeError):
     """Ranks disagree about what is to be exchanged; the same message is raised on all of them."""
 
 
+class OutOfSyncError(GradcompError, RuntimeError):
+    """Ranks have different weights; the same message is raised on all of them."""
+
+
 class MissingDependencyError(GradcompError, ImportError):
     """TensorFlow or Horovod is missing, or of an unsupported version; says what to type."""

@@ -9,6 +9,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from gradcomp import sync
 from gradcomp.options import Options
 from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer
@@ -62,6 +63,8 @@ class HorovodCollective:
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
         return hvd.allgather_object(value, name=name)
 
+
+sync.engines.append(lambda: HorovodCollective() if hvd.is_initialized() else None)
 
 _ordinals = {kind: itertools.count() for kind in ("optimizer", "tape", "allreduce")}
 
