@@ -21,6 +21,7 @@ from gradcomp.errors import (
     GradcompError,
     MismatchError,
     MissingDependencyError,
+    OutOfSyncError,
     StateError,
 )
 from gradcomp.plan import Plan
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from gradcomp.loss_scale import LossScaleOptimizer
     from gradcomp.save_callback import SaveState
     from gradcomp.state import restore_state, save_state
+    from gradcomp.sync import CheckSync, check_sync
 
 __all__ = [
     "BF16",
     "FP16",
+    "CheckSync",
     "Codec",
     "CodecError",
     "GradcompError",
@@ -41,6 +44,7 @@ __all__ = [
     "LossScaleOptimizer",
     "MismatchError",
     "MissingDependencyError",
+    "OutOfSyncError",
     "Plan",
     "Policy",
     "Quantize",
@@ -48,6 +52,7 @@ __all__ = [
     "StateError",
     "TopK",
     "__version__",
+    "check_sync",
     "codec",
     "restore_state",
     "save_state",
@@ -55,8 +60,10 @@ __all__ = [
 
 # What needs Keras or TensorFlow is imported when it is asked for.
 _LAZY = {
+    "CheckSync": "gradcomp.sync",
     "LossScaleOptimizer": "gradcomp.loss_scale",
     "SaveState": "gradcomp.save_callback",
+    "check_sync": "gradcomp.sync",
     "restore_state": "gradcomp.state",
     "save_state": "gradcomp.state",
 }

@@ -20,5 +20,9 @@ class StateError(GradcompError, RuntimeError):
     """Saved state is damaged or belongs to something else, or it could not be written."""
 
 
+class OutOfSyncError(GradcompError, RuntimeError):
+    """Ranks have different weights; the same message is raised on all of them."""
+
+
 class MissingDependencyError(GradcompError, ImportError):
     """TensorFlow or Horovod is missing, or of an unsupported version; says what to type."""

@@ -43,7 +43,11 @@ def set_world(make: Callable[[], Collective | None]) -> None:
     _world = make
 
 
+def running() -> Collective | None:
+    """All ranks of the job, or None where no engine runs."""
+    return None if _world is None else _world()
+
+
 def world() -> Collective:
     """All ranks of the job; one rank where no engine runs."""
-    running = None if _world is None else _world()
-    return running or alone()
+    return running() or alone()

@@ -19,7 +19,7 @@ from gradcomp.own_state import OwnState, load_own, save_own, without_own
 from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer, Traffic
 
-MakeReducer = Callable[[Sequence[Any], Options], Reducer]
+MakeReducer = Callable[[Sequence[Any], Options], Reducer | None]  # None: no engine is running
 
 
 class DistributedOptimizer:
@@ -34,30 +34,30 @@ class DistributedOptimizer:
     _is_missing: Callable[[int], bool] = frozenset().__contains__
     _is_present: Callable[[int], Any]
     _exchange: Callable[[Sequence[Any]], list[Any]]
-    _loss_scale_factor: float | None = None
     scaled_by_gradcomp = False
 
-    @property
-    def loss_scale_factor(self) -> float | None:
-        """Constant that the loss was multiplied by; gradients are divided by it."""
-        return self._loss_scale_factor
-
-    @loss_scale_factor.setter
-    def loss_scale_factor(self, factor: float | None) -> None:
-        # Keras's LossScaleOptimizer is the one that sets None on an optimizer that is complete.
-        if factor is None and hasattr(self, "_options") and not self.scaled_by_gradcomp:
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Keras's LossScaleOptimizer is the one that sets None on an optimizer that is complete. A
+        # property would not see it: Keras assigns nothing where the old value is the same object.
+        taken_in = name == "loss_scale_factor" and value is None and hasattr(self, "_options")
+        if taken_in and not self.scaled_by_gradcomp:
             raise TypeError(
                 "keras.optimizers.LossScaleOptimizer around a distributed optimizer looks at one "
                 "rank's gradients only: a rank that skips a step leaves the others waiting for "
                 "ever. Write gc.LossScaleOptimizer(opt), or make the distributed optimizer after "
                 'keras.mixed_precision.set_global_policy("mixed_float16")'
             )
-        self._loss_scale_factor = factor
+        super().__setattr__(name, value)
 
     @property
     def options(self) -> Options:
         """How this optimizer exchanges gradients."""
         return self._options
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to exchange gradients with, as far as is known."""
+        return self._reducer is not None and self._reducer.alone
 
     @property
     def plan(self) -> Plan:
@@ -69,6 +69,13 @@ class DistributedOptimizer:
         return self._built_reducer().traffic()
 
     def _built_reducer(self) -> Reducer:
+        optimizer: Any = self
+        if self._reducer is None and optimizer.built:
+            self.make_reducer(optimizer._trainable_variables)
+            if self._reducer is None:
+                raise RuntimeError(
+                    "Horovod is not initialized: call `hvd.init()` at the start of the program"
+                )
         if self._reducer is None:
             raise ValueError(
                 "the optimizer does not know its variables yet: call "
@@ -81,6 +88,9 @@ class DistributedOptimizer:
         return self._built_reducer().everywhere(verdict)
 
     def build(self, variables: Sequence[Any]) -> None:
+        optimizer: Any = self
+        if optimizer.built:  # once more by a LossScaleOptimizer put around it
+            return
         super().build(variables)  # type: ignore[misc]
         self.make_reducer(variables)
 
@@ -88,8 +98,9 @@ class DistributedOptimizer:
         """Agrees with all ranks about `variables`; residuals become part of checkpoints."""
         optimizer: Any = self
         self._reducer = self._make_reducer(variables, self._options)
-        # By hand: Keras turns its own tracking off while a LossScaleOptimizer builds this one.
-        optimizer._track_trackable(OwnState(self._reducer), name="gradcomp", overwrite=True)
+        if self._reducer is not None:
+            # By hand: Keras turns its own tracking off while a LossScaleOptimizer builds this one.
+            optimizer._track_trackable(OwnState(self._reducer), name="gradcomp", overwrite=True)
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)  # type: ignore[misc]

@@ -21,6 +21,7 @@ from gradcomp.exchange import Randomness, exchange, exchange_sparse
 from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
 from gradcomp.plan import Plan
+from gradcomp.xla import refuse_xla
 
 Gradient = Any  # tf.Tensor | tf.IndexedSlices | None
 
@@ -183,6 +184,7 @@ class Reducer:
         """True where `verdict`, a bool scalar, is true on all ranks."""
         if self.alone:
             return verdict
+        refuse_xla()
         denials = tf.cast(tf.logical_not(verdict), tf.float32)
         (count,) = self._collective.all_reduce(
             [denials], average=False, name=f"{self._name}.verdict"
@@ -209,6 +211,7 @@ class Reducer:
                 finite = tf.reduce_all([feedback.is_finite(g) for g in sent if g is not None])
                 feedback.commit(finite, updates, self.step)
             return Reduction(sent, present)
+        refuse_xla()
         meter = Meter(self._collective)
         missing = frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
         present = self._present(missing, meter)

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from gradcomp import xla
 from gradcomp.loss_scale import LossScaleOptimizer
 from gradcomp.optimizer import DistributedOptimizer, MakeReducer
 from gradcomp.options import Options
@@ -30,8 +31,9 @@ def distribute(optimizer: Any, options: Options, make_reducer: MakeReducer, pack
     derives from it. So an optimizer that was built, or has no faithful config, loses nothing.
 
     Returns:
-      `optimizer`; inside a `LossScaleOptimizer` of ours if it was in Keras's, or if the global
-      dtype policy is mixed_float16, where Keras would put its own around it.
+      `optimizer`; one of Keras's `LossScaleOptimizer` becomes one of ours, around the optimizer
+      that exchanges. If the global dtype policy is mixed_float16, where Keras would put its own
+      around it, `optimizer` inside a `LossScaleOptimizer` of ours.
 
     Raises:
       TypeError: not a Keras 3 optimizer, or one that can't be distributed.
@@ -44,16 +46,16 @@ def distribute(optimizer: Any, options: Options, make_reducer: MakeReducer, pack
     if isinstance(optimizer, DistributedOptimizer | LossScaleOptimizer):
         name = getattr(optimizer, "name", "")
         raise TypeError(f"optimizer {name!r} is distributed already; wrap it once")
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        if optimizer.built:
-            raise TypeError(
-                f"{optimizer.name!r} is built already, and its loss scale would start anew; "
-                "make it distributed before its first step"
-            )
-        inner = _exchanging(optimizer.inner_optimizer, options, make_reducer, package)
-        return LossScaleOptimizer(
-            inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        raise TypeError(
+            "keras.optimizers.MultiOptimizer hands each of its optimizers its own gradients and "
+            "can't be distributed: use one optimizer for all variables"
         )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        inner = _exchanging(optimizer.inner_optimizer, options, make_reducer, package)
+        inner.scaled_by_gradcomp = True
+        optimizer.__class__ = LossScaleOptimizer
+        return optimizer
     distributed = _exchanging(optimizer, options, make_reducer, package)
     if keras.config.dtype_policy().name == "mixed_float16":
         return LossScaleOptimizer(distributed)
@@ -63,9 +65,8 @@ def distribute(optimizer: Any, options: Options, make_reducer: MakeReducer, pack
 def _exchanging(
     optimizer: Any, options: Options, make_reducer: MakeReducer, package: str
 ) -> DistributedOptimizer:
-    factor = vars(optimizer).pop("loss_scale_factor")
+    xla.keep_train_steps_out(DistributedOptimizer)
     optimizer.__class__ = distributed_class(type(optimizer), make_reducer, package)
-    optimizer.loss_scale_factor = factor
     optimizer._options = options
     if optimizer.built:
         optimizer.make_reducer(optimizer._trainable_variables)

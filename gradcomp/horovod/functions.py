@@ -29,7 +29,6 @@ __all__ = [
     "Compression",
     "FeedbackState",
     "allreduce",
-    "broadcast_variables",
     "grouped_allreduce",
     "init",
     "unwrap",
@@ -52,9 +51,12 @@ def unwrap(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
-    """Assigns `root_rank`'s values on all ranks. Takes Keras and TensorFlow variables."""
-    hvd.broadcast_variables([unwrap(v) for v in variables], root_rank=root_rank)
+def as_tensor(value: Any) -> Any:
+    """What Horovod takes: Keras variables are unwrapped, arrays and numbers become tensors."""
+    value = unwrap(value)
+    if isinstance(value, tf.Tensor | tf.Variable | tf.IndexedSlices):
+        return value
+    return tf.convert_to_tensor(value)
 
 
 class FeedbackState:
@@ -100,7 +102,7 @@ def allreduce(
     if average is not None:
         op = hvd.Average if average else hvd.Sum
     if chosen is None and state is None:
-        return hvd.allreduce(unwrap(tensor), op=op, name=name, **horovod_arguments)
+        return hvd.allreduce(as_tensor(tensor), op=op, name=name, **horovod_arguments)
     return grouped_allreduce(
         [tensor],
         compression=chosen,
@@ -126,7 +128,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """`allreduce` of several tensors at once: one payload for all of them."""
     chosen = as_compression(compression)
-    tensors = [unwrap(tensor) for tensor in tensors]
+    tensors = [as_tensor(tensor) for tensor in tensors]
     if average is not None:
         op = hvd.Average if average else hvd.Sum
     if chosen is None and state is None:

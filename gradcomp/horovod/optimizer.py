@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import horovod.tensorflow as hvd
 import keras
-from horovod.tensorflow import Average
 
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
 from gradcomp.horovod.arguments import as_average, as_compression, refuse_unsupported
@@ -19,11 +19,11 @@ from gradcomp.wrap import distribute, distributed_class
 _PACKAGE = "gradcomp.horovod"
 
 
-def _reducer(variables: Sequence[Any], options: Options) -> Reducer:
-    import horovod.tensorflow as hvd
-
-    size = hvd.size() if hvd.is_initialized() else 1
-    plan = options.policy.plan(variables, size, options.bucket_bytes)
+def _reducer(variables: Sequence[Any], options: Options) -> Reducer | None:
+    # A saved model is loaded with its optimizer also where nothing is to be trained.
+    if not hvd.is_initialized():
+        return None
+    plan = options.policy.plan(variables, hvd.size(), options.bucket_bytes)
     return make_reducer(plan, options, unique_name("optimizer"))
 
 
@@ -32,7 +32,7 @@ def DistributedOptimizer(
     name: str | None = None,
     *,
     compression: Any = None,
-    op: Any = Average,
+    op: Any = hvd.Average,
     error_feedback: bool = True,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     seed: int = 0,
@@ -73,10 +73,16 @@ def DistributedOptimizer(
 
 def _register_built_in() -> None:
     """A model saved by one process names a class that another one has not created yet."""
-    abstract = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
-    for base in vars(keras.optimizers).values():
-        if isinstance(base, type) and issubclass(base, abstract[0]) and base not in abstract:
-            distributed_class(base, _reducer, _PACKAGE)
+    for base in built_in():
+        distributed_class(base, _reducer, _PACKAGE)
+
+
+def built_in() -> list[type]:
+    """Keras's own optimizers that can be distributed."""
+    optimizer = keras.optimizers.Optimizer
+    around = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
+    found = [c for c in vars(keras.optimizers).values() if isinstance(c, type)]
+    return [c for c in found if issubclass(c, optimizer) and c not in (optimizer, *around)]
 
 
 _register_built_in()
