@@ -33,23 +33,22 @@ GRADCOMP_INLINE BlockScale ScaleOfBlock(uint32_t max_magnitude, int bits) {
 // The code of a finite element; `dither` is 8 + u where rounding is stochastic.
 template <int kBits, bool kStochastic>
 GRADCOMP_INLINE int32_t QuantizeCode(float x, float inverse, float dither) {
-  constexpr float kMax = static_cast<float>(QuantizeMax(kBits));
   const float y = x * inverse;
+  int32_t code;
   if constexpr (kStochastic) {
     const float sum = y + dither;
-    const float low = sum < 8.0f - kMax ? 8.0f - kMax : sum;
-    const float clamped = low > 8.0f + kMax ? 8.0f + kMax : low;
-    const int32_t truncated = static_cast<int32_t>(clamped);
+    code = static_cast<int32_t>(sum) - 8;
     // Eight bits reach below zero, where truncation is not the floor.
-    const int32_t above = kBits == 8 && static_cast<float>(truncated) > clamped;
-    return truncated - above - 8;
+    if constexpr (kBits == 8) code -= static_cast<float>(code + 8) > sum;
   } else {
     // The sum has no bits left for a fraction: the adder rounds to nearest, ties to even.
     constexpr float kMagic = 0x1.8p23f;
-    const float low = y < -kMax ? -kMax : y;
-    const float clamped = low > kMax ? kMax : low;
-    return static_cast<int32_t>(FloatBits(clamped + kMagic) - FloatBits(kMagic));
+    code = static_cast<int32_t>(FloatBits(y + kMagic) - FloatBits(kMagic));
   }
+  // Clamped as an integer: compilers make poor vector code of floating-point minima.
+  constexpr int32_t kMax = QuantizeMax(kBits);
+  code = code < -kMax ? -kMax : code;
+  return code > kMax ? kMax : code;
 }
 
 // The code in bits [shift, shift + kBits) of a byte, two's complement.

@@ -16,6 +16,9 @@ namespace {
 // enough to stay in second-level cache.
 constexpr int64_t kReduceRun = 1 << 15;
 
+const Float32* Elements(const float* data) { return reinterpret_cast<const Float32*>(data); }
+Float32* Elements(float* data) { return reinterpret_cast<Float32*>(data); }
+
 RandomStream StreamOf(const Rng& rng, const Segment& segment) {
   return {{static_cast<uint32_t>(rng.seed), static_cast<uint32_t>(rng.seed >> 32),
            static_cast<uint32_t>(rng.step), static_cast<uint32_t>(rng.step >> 32)},
@@ -65,8 +68,8 @@ Status Encode(const Codec& codec, const ConstTensor* gradients, const float* con
     const Segment& segment = segments[row];
     const ConstTensor& gradient = gradients[segment.tensor];
     const Source tensor = {gradient.data, gradient.dtype,
-                           residuals ? residuals[segment.tensor] : nullptr,
-                           new_residuals ? new_residuals[segment.tensor] : nullptr};
+                           residuals ? Elements(residuals[segment.tensor]) : nullptr,
+                           new_residuals ? Elements(new_residuals[segment.tensor]) : nullptr};
     status = EncodeSegment(codec, Advance(tensor, segment.start), segment, StreamOf(rng, segment),
                            payload);
     if (!status.ok()) return status;
@@ -122,7 +125,7 @@ Status Reduce(const Codec& codec, const uint8_t* payloads, int64_t payloads_size
   if (!sum.status().ok()) return sum.status();
 
   const DefaultFloatControl float_control;
-  Source chunk = {sum.get(), DType::kFloat32, residual, new_residual};
+  Source chunk = {sum.get(), DType::kFloat32, Elements(residual), Elements(new_residual)};
   for (int64_t row = 0; row < num_segments; ++row) {
     const Segment& segment = segments[row];
     for (int64_t first = 0; first < segment.length; first += run) {

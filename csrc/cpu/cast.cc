@@ -9,17 +9,17 @@
 namespace gradcomp {
 namespace {
 
-GRADCOMP_INLINE void Narrow(const float* x, int64_t n, UnalignedFloat* wire) {
-  std::copy_n(x, n, wire);
+GRADCOMP_INLINE void Narrow(const float* x, int64_t n, Float32* __restrict wire) {
+  for (int64_t i = 0; i < n; ++i) wire[i].value = x[i];
 }
 
-GRADCOMP_INLINE void Narrow(const float* x, int64_t n, HalfBits* wire) {
+GRADCOMP_INLINE void Narrow(const float* x, int64_t n, Float16* wire) {
   float saturated[kTile];
   for (int64_t i = 0; i < n; ++i) saturated[i] = SaturateToHalf(x[i]);
-  HalfFromFloats(saturated, n, &wire->bits);
+  HalfFromFloats(saturated, n, wire);
 }
 
-GRADCOMP_INLINE void Narrow(const float* x, int64_t n, BFloat16Bits* wire) {
+GRADCOMP_INLINE void Narrow(const float* x, int64_t n, BFloat16* __restrict wire) {
   for (int64_t i = 0; i < n; ++i) wire[i].bits = SaturatingBFloat16FromFloat(x[i]);
 }
 
@@ -29,11 +29,11 @@ GRADCOMP_INLINE void Encode(const Source& source, int64_t n, uint8_t* payload) {
     const int64_t count = std::min(kTile, n - first);
     float x[kTile];
     LoadCorrected(source, first, count, x);
-    Wire* wire = reinterpret_cast<Wire*>(payload) + first;
+    Wire* __restrict wire = reinterpret_cast<Wire*>(payload) + first;
     Narrow(x, count, wire);
     if (source.new_residual == nullptr) continue;
-    UnalignedFloat* lost = source.new_residual + first;
-    for (int64_t i = 0; i < count; ++i) lost[i] = Canonical(x[i] - Widen(wire, i));
+    Float32* __restrict lost = source.new_residual + first;
+    for (int64_t i = 0; i < count; ++i) lost[i].value = Canonical(x[i] - Widen(wire[i]));
   }
 }
 
@@ -47,9 +47,9 @@ GRADCOMP_INLINE bool Decode(const uint8_t* payloads, int64_t stride, int64_t wor
     for (int64_t rank = 0; rank < world; ++rank) {
       const Wire* wire = reinterpret_cast<const Wire*>(payloads + rank * stride) + first;
       if (rank == 0) {
-        for (int64_t i = 0; i < count; ++i) sum[i] = Widen(wire, i);
+        for (int64_t i = 0; i < count; ++i) sum[i] = Widen(wire[i]);
       } else {
-        for (int64_t i = 0; i < count; ++i) sum[i] += Widen(wire, i);
+        for (int64_t i = 0; i < count; ++i) sum[i] += Widen(wire[i]);
       }
     }
     finite &= StoreScaled(sum, count, sink, first);
@@ -60,16 +60,16 @@ GRADCOMP_INLINE bool Decode(const uint8_t* payloads, int64_t stride, int64_t wor
 }  // namespace
 
 GRADCOMP_CLONES void CastEncode(Family family, const Source& source, int64_t n, uint8_t* payload) {
-  if (family == Family::kFloat32) return Encode<UnalignedFloat>(source, n, payload);
-  if (family == Family::kFloat16) return Encode<HalfBits>(source, n, payload);
-  return Encode<BFloat16Bits>(source, n, payload);
+  if (family == Family::kFloat32) return Encode<Float32>(source, n, payload);
+  if (family == Family::kFloat16) return Encode<Float16>(source, n, payload);
+  return Encode<BFloat16>(source, n, payload);
 }
 
 GRADCOMP_CLONES bool CastDecode(Family family, const uint8_t* payloads, int64_t stride,
                                 int64_t world, int64_t n, const Sink& sink) {
-  if (family == Family::kFloat32) return Decode<UnalignedFloat>(payloads, stride, world, n, sink);
-  if (family == Family::kFloat16) return Decode<HalfBits>(payloads, stride, world, n, sink);
-  return Decode<BFloat16Bits>(payloads, stride, world, n, sink);
+  if (family == Family::kFloat32) return Decode<Float32>(payloads, stride, world, n, sink);
+  if (family == Family::kFloat16) return Decode<Float16>(payloads, stride, world, n, sink);
+  return Decode<BFloat16>(payloads, stride, world, n, sink);
 }
 
 }  // namespace gradcomp

@@ -1,6 +1,7 @@
 #include "cpu/half.h"
 
 #include "core/float_bits.h"
+#include "cpu/simd.h"
 
 #if defined(GRADCOMP_DISPATCH) || defined(__F16C__)
 #define GRADCOMP_F16C
@@ -10,8 +11,8 @@
 namespace gradcomp {
 namespace {
 
-GRADCOMP_INLINE void ConvertByBits(const float* x, int64_t first, int64_t n, UnalignedU16* half) {
-  for (int64_t i = first; i < n; ++i) half[i] = HalfFromFloat(x[i]);
+GRADCOMP_INLINE void ConvertByBits(const float* x, int64_t first, int64_t n, Float16* half) {
+  for (int64_t i = first; i < n; ++i) half[i].bits = HalfFromFloat(x[i]);
 }
 
 }  // namespace
@@ -19,8 +20,7 @@ GRADCOMP_INLINE void ConvertByBits(const float* x, int64_t first, int64_t n, Una
 // Without the instruction, the dozen integer operations an element take 1.3 (AVX2) to 2.5 (SSE2)
 // times as long as memory does.
 #if defined(GRADCOMP_DISPATCH)
-__attribute__((target("default"))) void HalfFromFloats(const float* x, int64_t n,
-                                                       UnalignedU16* half) {
+__attribute__((target("default"))) void HalfFromFloats(const float* x, int64_t n, Float16* half) {
   ConvertByBits(x, 0, n, half);
 }
 #endif
@@ -29,7 +29,7 @@ __attribute__((target("default"))) void HalfFromFloats(const float* x, int64_t n
 #if defined(GRADCOMP_DISPATCH)
 __attribute__((target("arch=x86-64-v3")))
 #endif
-void HalfFromFloats(const float* x, int64_t n, UnalignedU16* half) {
+void HalfFromFloats(const float* x, int64_t n, Float16* half) {
   const __m256 nan = _mm256_set1_ps(FloatFromBits(kNanBits));
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -41,7 +41,7 @@ void HalfFromFloats(const float* x, int64_t n, UnalignedU16* half) {
   ConvertByBits(x, i, n, half);
 }
 #else
-void HalfFromFloats(const float* x, int64_t n, UnalignedU16* half) { ConvertByBits(x, 0, n, half); }
+void HalfFromFloats(const float* x, int64_t n, Float16* half) { ConvertByBits(x, 0, n, half); }
 #endif
 
 }  // namespace gradcomp

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
-#include "cpu/simd.h"
+#include "cpu/elements.h"
 
 namespace gradcomp {
 
-// half[i] = HalfFromFloat(x[i]) for 0 <= i < n; no overlap.
-void HalfFromFloats(const float* x, int64_t n, UnalignedU16* half);
+// half[i].bits = HalfFromFloat(x[i]) for 0 <= i < n; no overlap.
+void HalfFromFloats(const float* x, int64_t n, Float16* half);
 
 }  // namespace gradcomp
 

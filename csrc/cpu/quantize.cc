@@ -36,22 +36,23 @@ class Dither {
 };
 
 template <int kBits, bool kStochastic, bool kResidual>
-GRADCOMP_INLINE void CodesOfTile(const float* x, const float* dither, int64_t n, BlockScale block,
-                                 int8_t* codes, UnalignedFloat* new_residual) {
+GRADCOMP_INLINE void CodesOfTile(const float* __restrict x, const float* __restrict dither,
+                                 int64_t n, BlockScale block, int8_t* __restrict codes,
+                                 Float32* __restrict new_residual) {
   for (int64_t i = 0; i < n; ++i) {
     const int32_t code =
         QuantizeCode<kBits, kStochastic>(x[i], block.inverse, kStochastic ? dither[i] : 0.0f);
     codes[i] = static_cast<int8_t>(code);
-    if constexpr (kResidual) new_residual[i] = x[i] - static_cast<float>(code) * block.scale;
+    if constexpr (kResidual) new_residual[i].value = x[i] - static_cast<float>(code) * block.scale;
   }
 }
 
 template <int kBits, bool kStochastic>
 GRADCOMP_INLINE void CodesOfTile(const float* x, const float* dither, int64_t n, BlockScale block,
-                                 int8_t* codes, UnalignedFloat* new_residual) {
+                                 int8_t* codes, Float32* new_residual) {
   if (block.scale != block.scale) {
     std::fill_n(codes, n, int8_t{0});
-    if (new_residual) std::fill_n(new_residual, n, FloatFromBits(kNanBits));
+    for (int64_t i = 0; new_residual && i < n; ++i) new_residual[i].value = block.scale;
   } else if (new_residual) {
     CodesOfTile<kBits, kStochastic, true>(x, dither, n, block, codes, new_residual);
   } else {

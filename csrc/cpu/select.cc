@@ -1,38 +1,54 @@
 #include "cpu/select.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "core/float_bits.h"
+#include "cpu/simd.h"
 
 namespace gradcomp {
 namespace {
 
-// A magnitude's 31 bits in digits of 11, 10 and 10, the highest first.
-struct Digit {
-  int shift;
-  int bits;
+// A histogram that stays in first-level cache.
+constexpr int kBucketBits = 11;
+
+struct Range {
+  uint32_t low;
+  uint32_t high;
 };
-constexpr Digit kDigits[] = {{20, 11}, {10, 10}, {0, 10}};
+
+GRADCOMP_CLONES Range MagnitudeRange(const float* x, int64_t n) {
+  int32_t low = static_cast<int32_t>(kMagnitudeMask);
+  int32_t high = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t magnitude = static_cast<int32_t>(Magnitude(x[i]));
+    low = std::min(low, magnitude);
+    high = std::max(high, magnitude);
+  }
+  return {static_cast<uint32_t>(low), static_cast<uint32_t>(high)};
+}
 
 }  // namespace
 
 Rank KthLargest(const float* x, int64_t n, int64_t k) {
-  uint32_t prefix = 0;  // the digits of the answer found so far
+  // Narrows the range that holds the answer to one bucket of it, again and again. Candidates lie
+  // close together: relative to their range, one bucket of the first round is nearly empty.
+  Range range = MagnitudeRange(x, n);
   int64_t larger = 0;
-  for (const Digit& digit : kDigits) {
-    const uint32_t buckets = 1u << digit.bits;
-    int64_t histogram[1 << kDigits[0].bits] = {};
+  while (true) {
+    const uint32_t width = range.high - range.low;
+    int shift = 0;
+    while (width >> shift >> kBucketBits != 0) ++shift;
+    uint32_t histogram[1 << kBucketBits] = {};
     for (int64_t i = 0; i < n; ++i) {
-      const uint32_t magnitude = Magnitude(x[i]);
-      // In two shifts, because the first digit leaves 31 bits to shift out.
-      if (magnitude >> digit.shift >> digit.bits != prefix) continue;
-      ++histogram[(magnitude >> digit.shift) & (buckets - 1)];
+      const uint32_t offset = Magnitude(x[i]) - range.low;
+      if (offset <= width) ++histogram[offset >> shift];
     }
-    uint32_t bucket = buckets - 1;
+    uint32_t bucket = width >> shift;
     while (larger + histogram[bucket] < k) larger += histogram[bucket--];
-    prefix = prefix << digit.bits | bucket;
+    range.low += bucket << shift;
+    if (shift == 0) return {range.low, larger};
+    range.high = std::min(range.high, range.low + (1u << shift) - 1);
   }
-  return {prefix, larger};
 }
 
 uint32_t KeepLargest(int64_t n, int64_t k, uint32_t* positions, float* values) {

@@ -19,22 +19,7 @@
 
 namespace gradcomp {
 
-// Tensors and payloads may start at any byte.
-using UnalignedFloat [[gnu::aligned(1), gnu::may_alias]] = float;
-using UnalignedU16 [[gnu::aligned(1), gnu::may_alias]] = uint16_t;
-using UnalignedU64 [[gnu::aligned(1), gnu::may_alias]] = uint64_t;
-
 constexpr int64_t kCacheLine = 64;
-
-// Fetches what a loop over `bytes` bytes from `data` needs 2 KiB later. Hardware prefetchers lose
-// the stream between the two passes of a block kernel; an address past the end does no harm.
-GRADCOMP_INLINE void PrefetchAhead(const void* data, int64_t bytes) {
-  constexpr uintptr_t kAhead = 2048;
-  const uintptr_t first = reinterpret_cast<uintptr_t>(data) + kAhead;
-  for (int64_t offset = 0; offset < bytes; offset += kCacheLine) {
-    __builtin_prefetch(reinterpret_cast<const void*>(first + static_cast<uintptr_t>(offset)));
-  }
-}
 
 }  // namespace gradcomp
 

@@ -9,21 +9,22 @@
 
 #include "core/codec.h"
 #include "core/float_bits.h"
+#include "cpu/elements.h"
 #include "cpu/half.h"
 #include "cpu/simd.h"
 
 namespace gradcomp {
 
 // Elements of a tile; a multiple of kRandomGroup.
-constexpr int64_t kTile = 1024;
+constexpr int64_t kTile = 256;
 
 // Elements to encode: a gradient, its residual or null, and where what is lost goes or null.
-// `new_residual` may equal `residual`.
+// `new_residual` may equal `residual` or a float32 `gradient`.
 struct Source {
   const void* gradient;
   DType dtype;
-  const UnalignedFloat* residual;
-  UnalignedFloat* new_residual;
+  const Float32* residual;
+  Float32* new_residual;
 };
 
 // Where decoded sums go, after scaling.
@@ -32,8 +33,6 @@ struct Sink {
   DType dtype;
   float scale;
 };
-
-GRADCOMP_INLINE int64_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
 GRADCOMP_INLINE Source Advance(const Source& source, int64_t elements) {
   return {static_cast<const uint8_t*>(source.gradient) + elements * SizeOf(source.dtype),
@@ -46,41 +45,27 @@ GRADCOMP_INLINE Sink Advance(const Sink& sink, int64_t elements) {
           sink.scale};
 }
 
-// The exact float32 values of elements of each dtype.
-GRADCOMP_INLINE float Widen(const UnalignedFloat* data, int64_t i) { return data[i]; }
-struct HalfBits {
-  UnalignedU16 bits;
-};
-struct BFloat16Bits {
-  UnalignedU16 bits;
-};
-GRADCOMP_INLINE float Widen(const HalfBits* data, int64_t i) { return FloatFromHalf(data[i].bits); }
-GRADCOMP_INLINE float Widen(const BFloat16Bits* data, int64_t i) {
-  return FloatFromBFloat16(data[i].bits);
-}
-
-template <typename T>
-GRADCOMP_INLINE void LoadCorrected(const T* gradient, const UnalignedFloat* residual, int64_t n,
-                                   float* x) {
+template <typename Element>
+GRADCOMP_INLINE void LoadCorrected(const void* gradient, const Float32* __restrict residual,
+                                   int64_t n, float* __restrict x) {
+  const Element* __restrict g = static_cast<const Element*>(gradient);
   if (residual == nullptr) {
-    for (int64_t i = 0; i < n; ++i) x[i] = Canonical(Widen(gradient, i));
+    for (int64_t i = 0; i < n; ++i) x[i] = Canonical(Widen(g[i]));
   } else {
-    for (int64_t i = 0; i < n; ++i) x[i] = Canonical(Widen(gradient, i) + residual[i]);
+    for (int64_t i = 0; i < n; ++i) x[i] = Canonical(Widen(g[i]) + residual[i].value);
   }
 }
 
 // x[i] = gradient + residual at element first + i, for 0 <= i < n.
 GRADCOMP_INLINE void LoadCorrected(const Source& source, int64_t first, int64_t n, float* x) {
   const Source tile = Advance(source, first);
-  PrefetchAhead(tile.gradient, n * SizeOf(tile.dtype));
-  if (tile.residual) PrefetchAhead(tile.residual, n * 4);
   switch (tile.dtype) {
     case DType::kFloat32:
-      return LoadCorrected(static_cast<const UnalignedFloat*>(tile.gradient), tile.residual, n, x);
+      return LoadCorrected<Float32>(tile.gradient, tile.residual, n, x);
     case DType::kFloat16:
-      return LoadCorrected(static_cast<const HalfBits*>(tile.gradient), tile.residual, n, x);
+      return LoadCorrected<Float16>(tile.gradient, tile.residual, n, x);
     case DType::kBFloat16:
-      return LoadCorrected(static_cast<const BFloat16Bits*>(tile.gradient), tile.residual, n, x);
+      return LoadCorrected<BFloat16>(tile.gradient, tile.residual, n, x);
   }
 }
 
@@ -94,22 +79,33 @@ GRADCOMP_INLINE uint32_t MaxMagnitude(const float* x, int64_t n) {
 
 // Writes sum[i] * scale to output first + i, for 0 <= i < n; clobbers sum. Says whether all of it
 // is finite.
-GRADCOMP_INLINE bool StoreScaled(float* sum, int64_t n, const Sink& sink, int64_t first) {
-  for (int64_t i = 0; i < n; ++i) sum[i] = Canonical(sum[i] * sink.scale);
+GRADCOMP_INLINE bool StoreScaled(float* __restrict sum, int64_t n, const Sink& sink,
+                                 int64_t first) {
   void* output = Advance(sink, first).output;
+  const float scale = sink.scale;
   if (sink.dtype == DType::kFloat32) {
-    std::copy_n(sum, n, static_cast<UnalignedFloat*>(output));
-    return MaxMagnitude(sum, n) < kInfinityBits;
+    Float32* __restrict out = static_cast<Float32*>(output);
+    int32_t largest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const float value = Canonical(sum[i] * scale);
+      out[i].value = value;
+      largest = std::max(largest, static_cast<int32_t>(Magnitude(value)));
+    }
+    return largest < static_cast<int32_t>(kInfinityBits);
   }
-  UnalignedU16* narrow = static_cast<UnalignedU16*>(output);
+  for (int64_t i = 0; i < n; ++i) sum[i] = Canonical(sum[i] * scale);
+  // Bits of both narrow types, to look at them after the conversion.
+  Float16* __restrict out = static_cast<Float16*>(output);
   const bool is_half = sink.dtype == DType::kFloat16;
   if (is_half) {
-    HalfFromFloats(sum, n, narrow);
+    HalfFromFloats(sum, n, out);
   } else {
-    for (int64_t i = 0; i < n; ++i) narrow[i] = BFloat16FromFloat(sum[i]);
+    for (int64_t i = 0; i < n; ++i) out[i].bits = BFloat16FromFloat(sum[i]);
   }
-  uint16_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) largest = std::max<uint16_t>(largest, narrow[i] & 0x7fff);
+  int16_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, static_cast<int16_t>(out[i].bits & 0x7fff));
+  }
   return largest < (is_half ? kHalfInfinityBits : kBFloat16InfinityBits);
 }
 

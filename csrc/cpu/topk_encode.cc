@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/elias_fano.h"
 #include "cpu/block.h"
-#include "cpu/compact.h"
 #include "cpu/elias_fano.h"
 #include "cpu/scratch.h"
 #include "cpu/select.h"
@@ -17,9 +17,17 @@ namespace gradcomp {
 namespace {
 
 constexpr int64_t kLine = kCacheLine / static_cast<int64_t>(sizeof(float));
+// Elements that Scan looks at at a time.
+constexpr int64_t kScan = 64;
+constexpr int kUnrolled = 3;
+constexpr uint64_t kLastBit = uint64_t{1} << 63;
 // Below it, sampling costs more than the candidates that it saves.
 constexpr int64_t kSampledLength = 1 << 17;
+// Elements between two looks at how full the candidates are.
+constexpr int64_t kStride = 4096;
+// Thresholds that all elements reach, and none.
 constexpr uint32_t kAnyMagnitude = 0;
+constexpr uint32_t kNoMagnitude = kMagnitudeMask;
 
 struct Candidates {
   uint32_t* positions;
@@ -28,10 +36,52 @@ struct Candidates {
   int64_t count;
 };
 
-// x[i] = gradient + residual at element first + i, also into the new residual.
-GRADCOMP_CLONES void CorrectTile(const Source& source, int64_t first, int64_t n, float* x) {
-  LoadCorrected(source, first, n, x);
-  if (source.new_residual) std::copy_n(x, n, source.new_residual + first);
+// Bit i: flags[i], each 0 or 1. The products move byte j's bit to bit 56 + j.
+GRADCOMP_INLINE uint64_t MaskOfFlags(const uint8_t (&flags)[kScan]) {
+  uint64_t mask = 0;
+  for (int64_t i = 0; i < kScan; i += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, flags + i, 8);
+    mask |= ((eight * 0x0102040810204080) >> 56) << i;
+  }
+  return mask;
+}
+
+// Corrects elements [first, first + n) into the new residual, and appends those that reach the
+// threshold to the candidates, which have room.
+GRADCOMP_CLONES void Scan(const Source& source, int64_t first, int64_t n, uint32_t threshold,
+                          Candidates* candidates) {
+  uint32_t* __restrict positions = candidates->positions;
+  float* __restrict values = candidates->values;
+  int64_t count = candidates->count;
+  // Few elements at a time, so that the processor computes on some while it waits for others.
+  for (int64_t begin = first; begin < first + n; begin += kScan) {
+    const int64_t size = std::min(kScan, first + n - begin);
+    float x[kScan];
+    LoadCorrected(source, begin, size, x);
+    if (source.new_residual != nullptr) {
+      Float32* __restrict corrected = source.new_residual + begin;
+      for (int64_t i = 0; i < size; ++i) corrected[i].value = x[i];
+    }
+    alignas(8) uint8_t flags[kScan] = {};
+    for (int64_t i = 0; i < size; ++i) {
+      flags[i] = static_cast<int32_t>(Magnitude(x[i])) >= static_cast<int32_t>(threshold);
+    }
+    uint64_t mask = MaskOfFlags(flags);
+    const int64_t end = count + __builtin_popcountll(mask);
+    // Some rounds for nothing are cheaper than a branch that depends on the data.
+    do {
+      for (int round = 0; round < kUnrolled; ++round) {
+        const int i = __builtin_ctzll(mask | kLastBit);
+        positions[count] = static_cast<uint32_t>(begin + i);
+        values[count] = x[i];
+        ++count;
+        mask &= mask - 1;
+      }
+    } while (count < end);
+    count = end;
+  }
+  candidates->count = count;
 }
 
 // A magnitude that probably a little more than k of n elements reach. Reads whole cache lines,
@@ -63,18 +113,14 @@ GRADCOMP_CLONES Status SampleThreshold(const Source& source, int64_t n, int64_t 
 void Collect(const Source& source, int64_t n, int64_t k, uint32_t threshold,
              Candidates* candidates) {
   candidates->count = 0;
-  for (int64_t first = 0; first < n; first += kTile) {
-    const int64_t size = std::min(kTile, n - first);
+  for (int64_t first = 0; first < n; first += kStride) {
+    const int64_t size = std::min(kStride, n - first);
     if (candidates->count + size > candidates->capacity) {
       // A later element of the same magnitude would lose the tie.
       threshold = KeepLargest(candidates->count, k, candidates->positions, candidates->values) + 1;
       candidates->count = k;
     }
-    float x[kTile];
-    CorrectTile(source, first, size, x);
-    candidates->count +=
-        Compact(x, size, threshold, static_cast<uint32_t>(first),
-                candidates->positions + candidates->count, candidates->values + candidates->count);
+    Scan(source, first, size, threshold, candidates);
   }
 }
 
@@ -82,19 +128,16 @@ void Collect(const Source& source, int64_t n, int64_t k, uint32_t threshold,
 
 Status TopKEncode(const Codec& codec, const Source& source, int64_t n, int64_t k,
                   const RandomStream& stream, uint8_t* payload) {
+  const int64_t capacity = k + k / 4 + kStride;
+  // One allocation, because malloc tends to keep the memory of one for the next call.
+  const Scratch<uint32_t> scratch(2 * (capacity + kUnrolled));
+  if (!scratch.status().ok()) return scratch.status();
+  Candidates candidates = {
+      scratch.get(), reinterpret_cast<float*>(scratch.get() + capacity + kUnrolled), capacity, 0};
   if (k == 0) {
-    float x[kTile];
-    for (int64_t first = 0; first < n; first += kTile) {
-      CorrectTile(source, first, std::min(kTile, n - first), x);
-    }
+    Scan(source, 0, n, kNoMagnitude, &candidates);
     return {};
   }
-  const int64_t capacity = k + k / 2 + kTile;
-  const Scratch<uint32_t> positions(capacity);
-  if (!positions.status().ok()) return positions.status();
-  const Scratch<float> values(capacity);
-  if (!values.status().ok()) return values.status();
-  Candidates candidates = {positions.get(), values.get(), capacity, 0};
 
   uint32_t threshold = kAnyMagnitude;
   if (n >= kSampledLength) {
@@ -113,14 +156,14 @@ Status TopKEncode(const Codec& codec, const Source& source, int64_t n, int64_t k
 
   EliasFanoEncode(candidates.positions, k, n, payload);
   // What the values' codec loses of them replaces them.
-  float* lost = source.new_residual ? candidates.values : nullptr;
+  Float32* lost = source.new_residual ? reinterpret_cast<Float32*>(candidates.values) : nullptr;
   BlockEncode(ValuesCodec(codec), {candidates.values, DType::kFloat32, nullptr, lost}, k, 0, k, 0,
               stream, payload + EliasFanoSize(n, k));
   for (int64_t i = 0; lost != nullptr && i < k; ++i) {
-    UnalignedFloat& residual = source.new_residual[candidates.positions[i]];
+    Float32& residual = source.new_residual[candidates.positions[i]];
     // A kept -0 decodes to +0, the difference of which from -0 is -0.
-    if (smallest == 0 && residual == 0 && lost[i] == 0) continue;
-    residual = lost[i];
+    if (smallest == 0 && residual.value == 0 && lost[i].value == 0) continue;
+    residual.value = lost[i].value;
   }
   return {};
 }
