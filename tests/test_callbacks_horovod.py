@@ -53,6 +53,8 @@ def test_join_says_what_to_write(outcomes) -> None:
 
 def test_check_sync_needs_an_engine(monkeypatch) -> None:
 
+    from gradcomp import live
+
     monkeypatch.setattr(live, "_world", lambda: None)
     with pytest.raises(RuntimeError, match=r"hvd\.init"):
         gc.check_sync([])
