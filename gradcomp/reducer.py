@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gradcomp import feedback, live
-from gradcomp.bucket import Bucket, VariableSpec, sent_bytes
+from gradcomp import feedback, kinds, live
+from gradcomp.bucket import Bucket, sent_bytes
 from gradcomp.collective import Collective, Meter
 from gradcomp.errors import StateError
 from gradcomp.exchange import Randomness, exchange, exchange_sparse
 from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
+from gradcomp.kinds import Gradient
 from gradcomp.plan import Plan
 from gradcomp.xla import refuse_xla
-
-Gradient = Any  # tf.Tensor | tf.IndexedSlices | None
-
-_NONE, _DENSE, _SPARSE = "none", "dense", "sparse"
 
 
 @dataclass(frozen=True)
@@ -234,22 +231,22 @@ class Reducer:
     def fill(self, gradients: Sequence[Gradient]) -> list[Gradient]:
         """Every variable's gradient in the form in which ranks agreed to send it."""
         if self._kinds is None:
-            mine = tuple(map(_kind, gradients))
+            mine = tuple(map(kinds.kind_of, gradients))
             with tf.init_scope():
                 everyones = self._collective.all_gather_object(mine, name=f"{self._name}.kinds")
-            self._kinds = tuple(map(_common_kind, zip(*everyones, strict=True)))
+            self._kinds = tuple(map(kinds.common, zip(*everyones, strict=True)))
         return [
-            _as_sparse(g, v) if kind == _SPARSE else _as_dense(g, v)
+            kinds.as_sparse(g, v) if kind == kinds.SPARSE else kinds.as_dense(g, v)
             for g, v, kind in zip(gradients, self.plan.variables, self._kinds, strict=True)
         ]
 
     def unused(self, index: int) -> bool:
         """Whether no rank had a gradient for the variable when `reduce` was first called."""
-        return self._kinds is not None and self._kinds[index] == _NONE
+        return self._kinds is not None and self._kinds[index] == kinds.NONE
 
     @property
     def _sparse_indices(self) -> list[int]:
-        return [i for i, kind in enumerate(self._kinds or ()) if kind == _SPARSE]
+        return [i for i, kind in enumerate(self._kinds or ()) if kind == kinds.SPARSE]
 
     def _present(self, missing: frozenset[int], meter: Meter) -> tf.Tensor:
         """For each variable whether any rank has a gradient for it, bool [variables]."""
@@ -312,40 +309,6 @@ class Reducer:
 
 def _zeros(shape: tuple[int, ...], name: str) -> tf.Variable:
     return tf.Variable(tf.zeros(shape), trainable=False, dtype=tf.float32, name=name)
-
-
-def _with_shape(gradient: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
-    return gradient if gradient.shape == shape else tf.ensure_shape(gradient, shape)
-
-
-def _kind(gradient: Gradient) -> str:
-    if gradient is None:
-        return _NONE
-    return _SPARSE if isinstance(gradient, tf.IndexedSlices) else _DENSE
-
-
-def _common_kind(kinds: Sequence[str]) -> str:
-    present = set(kinds) - {_NONE}
-    if not present:
-        return _NONE
-    return present.pop() if len(present) == 1 else _DENSE
-
-
-def _as_dense(gradient: Gradient, variable: VariableSpec) -> tf.Tensor:
-    if gradient is None:
-        return tf.zeros(variable.shape, variable.dtype)
-    return _with_shape(tf.convert_to_tensor(gradient), variable.shape)
-
-
-def _as_sparse(gradient: Gradient, variable: VariableSpec) -> tf.IndexedSlices:
-    shape = variable.shape
-    if isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    if gradient is None:
-        values, rows = tf.zeros((0, *shape[1:]), variable.dtype), tf.zeros((0,), tf.int64)
-    else:
-        values, rows = gradient, tf.range(shape[0], dtype=tf.int64)
-    return tf.IndexedSlices(values, rows, tf.constant(shape, tf.int64))
 
 
 _said_alone = False
