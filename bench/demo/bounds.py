@@ -62,7 +62,7 @@ def make_row(run: Run, outcome: Outcome, data: str) -> Row:
         sent_bytes_per_step=first["sent_bytes"] / first["steps"],
         compressed_share=first["compressed_numel"] / first["total_numel"],
         compression_ratio=first["raw_bytes"] / first["sent_bytes"],
-        step_ms=1000 * first["step_seconds"],
+        step_ms=round(1000 * first["step_seconds"], 3),
         steps=first["steps"],
         curve=[(epoch["sent_bytes"], epoch["accuracy"]) for epoch in outcome.epochs],
         ranks_agree=len({result["digest"] for result in outcome.results}) == 1,
