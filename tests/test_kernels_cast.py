@@ -22,7 +22,7 @@ from kernel_cases import (
 
 from gradcomp.reference import KernelParams
 
-TILE = 1024  # elements that the kernels process at a time
+TILE = 256  # elements that the kernels process at a time
 
 
 @pytest.mark.parametrize("params", CASTS, ids=lambda p: p.family)

@@ -115,36 +115,39 @@ struct Unpacker {
   }
 };
 
+// Part of a block: `count` elements from `first`, in x, of a block of `size` with bytes `codes`.
+struct Part {
+  int64_t size;
+  int64_t first;
+  int64_t count;
+  BlockScale scale;
+  uint8_t* codes;
+};
+
 template <int kBits, bool kStochastic>
-GRADCOMP_INLINE void Encode(const Source& source, int64_t n, int64_t block_size, int64_t first,
-                            int64_t count, int64_t start, const RandomStream& stream,
-                            uint8_t* payload) {
-  Dither dither(stream);
-  uint8_t* scales = payload;
-  uint8_t* codes = payload + CeilDiv(n, block_size) * kScaleSize;
-  for (int64_t begin = first; begin < first + count; begin += block_size) {
-    const int64_t size = std::min(block_size, n - begin);
-    const Source block = Advance(source, begin - first);
-    float x[kTile];
-    uint32_t largest = 0;
-    for (int64_t part = 0; part < size; part += kTile) {
-      const int64_t length = std::min(kTile, size - part);
-      LoadCorrected(block, part, length, x);
-      largest = std::max(largest, MaxMagnitude(x, length));
-    }
-    const BlockScale scale = ScaleOfBlock(largest, kBits);
-    std::memcpy(scales + begin / block_size * kScaleSize, &scale.scale, kScaleSize);
-    for (int64_t part = 0; part < size; part += kTile) {
-      const int64_t length = std::min(kTile, size - part);
-      // A block of one tile is still there.
-      if (size > kTile) LoadCorrected(block, part, length, x);
-      const float* random = kStochastic ? dither.Get(start + begin + part, length) : nullptr;
-      int8_t tile[kTile];
-      CodesOfTile<kBits, kStochastic>(x, random, length, scale, tile,
-                                      Advance(block, part).new_residual);
-      VisitPlanes<kBits>(CeilDiv(size * kBits, 8), part, length,
-                         Packer<kBits>{tile, codes + begin * kBits / 8});
-    }
+GRADCOMP_INLINE void EncodePart(const Part& part, const float* x, const float* dither,
+                                Float32* new_residual) {
+  int8_t codes[kTile];
+  CodesOfTile<kBits, kStochastic>(x, dither, part.count, part.scale, codes, new_residual);
+  VisitPlanes<kBits>(CeilDiv(part.size * kBits, 8), part.first, part.count,
+                     Packer<kBits>{codes, part.codes});
+}
+
+GRADCOMP_INLINE void EncodePart(const Codec& codec, const Part& part, const float* x,
+                                const float* dither, Float32* new_residual) {
+  switch (codec.bits * 2 + codec.stochastic) {
+    case 16:
+      return EncodePart<8, false>(part, x, dither, new_residual);
+    case 17:
+      return EncodePart<8, true>(part, x, dither, new_residual);
+    case 8:
+      return EncodePart<4, false>(part, x, dither, new_residual);
+    case 9:
+      return EncodePart<4, true>(part, x, dither, new_residual);
+    case 4:
+      return EncodePart<2, false>(part, x, dither, new_residual);
+    case 5:
+      return EncodePart<2, true>(part, x, dither, new_residual);
   }
 }
 
@@ -177,20 +180,30 @@ GRADCOMP_INLINE bool Decode(const uint8_t* payloads, int64_t stride, int64_t wor
 GRADCOMP_CLONES void QuantizeEncode(const Codec& codec, const Source& source, int64_t n,
                                     int64_t first, int64_t count, int64_t start,
                                     const RandomStream& stream, uint8_t* payload) {
-  const int64_t block = codec.block_size;
-  switch (codec.bits * 2 + codec.stochastic) {
-    case 16:
-      return Encode<8, false>(source, n, block, first, count, start, stream, payload);
-    case 17:
-      return Encode<8, true>(source, n, block, first, count, start, stream, payload);
-    case 8:
-      return Encode<4, false>(source, n, block, first, count, start, stream, payload);
-    case 9:
-      return Encode<4, true>(source, n, block, first, count, start, stream, payload);
-    case 4:
-      return Encode<2, false>(source, n, block, first, count, start, stream, payload);
-    case 5:
-      return Encode<2, true>(source, n, block, first, count, start, stream, payload);
+  const int64_t block_size = codec.block_size;
+  uint8_t* scales = payload;
+  uint8_t* codes = payload + CeilDiv(n, block_size) * kScaleSize;
+  Dither dither(stream);
+  for (int64_t begin = first; begin < first + count; begin += block_size) {
+    const int64_t size = std::min(block_size, n - begin);
+    const Source block = Advance(source, begin - first);
+    float x[kTile];
+    uint32_t largest = 0;
+    for (int64_t at = 0; at < size; at += kTile) {
+      const int64_t length = std::min(kTile, size - at);
+      LoadCorrected(block, at, length, x);
+      largest = std::max(largest, MaxMagnitude(x, length));
+    }
+    const BlockScale scale = ScaleOfBlock(largest, codec.bits);
+    std::memcpy(scales + begin / block_size * kScaleSize, &scale.scale, kScaleSize);
+    for (int64_t at = 0; at < size; at += kTile) {
+      const int64_t length = std::min(kTile, size - at);
+      // A block of one tile is still there.
+      if (size > kTile) LoadCorrected(block, at, length, x);
+      const float* random = codec.stochastic ? dither.Get(start + begin + at, length) : nullptr;
+      const Part part = {size, at, length, scale, codes + begin * codec.bits / 8};
+      EncodePart(codec, part, x, random, Advance(block, at).new_residual);
+    }
   }
 }
 
