@@ -57,7 +57,7 @@ def _difference(what: str, values: list[Any]) -> str:
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(str(value), []).append(rank)
-    told = ", ".join(
+    told = "; ".join(
         f"{value} on {'rank' if len(ranks) == 1 else 'ranks'} {_short(ranks)}"
         for value, ranks in holders.items()
     )
