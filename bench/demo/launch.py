@@ -21,9 +21,9 @@ _LOOPBACK = "lo"  # both ranks are on this machine, whatever other interfaces it
 _PEER_TIMEOUT_S = 120  # importing TensorFlow on a busy machine takes long
 _TIMEOUT_S = 900.0
 _GRACE_S = 20.0
-_LOG_LINES = 40
-# What TensorFlow prints at each start, whatever its log level.
-_CHATTER = re.compile(r"\[\d+\]<stderr>:(WARNING: All log messages|[IW]\d{4} )")
+_LOG_LINES = 25
+# Empty lines, and what TensorFlow prints at each start, whatever its log level.
+_CHATTER = re.compile(r"\[\d+\]<std...>:(\s*$|WARNING: All log messages|[IW]\d{4} |.* cuInit: )")
 
 
 class RunError(Exception):
@@ -113,11 +113,17 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_lines(log: Path) -> str:
-    """What the ranks wrote last, or if they wrote nothing, what horovodrun wrote."""
-    text = log.read_text(errors="replace")
-    lines = [line for line in text.splitlines() if not _CHATTER.match(line)]
-    by_ranks = [line for line in lines if line.startswith("[")]
-    return "\n".join((by_ranks or lines)[-_LOG_LINES:])
+    """The end of what each rank wrote, and who died first; without ranks, what horovodrun wrote."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    told = [line for line in lines if not _CHATTER.match(line)]
+    # By rank: the one that only lost its peer must not push the cause out of sight.
+    shown = [
+        line
+        for rank in range(RANKS)
+        for line in [line for line in told if line.startswith(f"[{rank}]<")][-_LOG_LINES:]
+    ]
+    exits = [line for line in told if re.match(r"Process \d+ exit", line)]
+    return "\n".join(shown + exits or told[-_LOG_LINES:])
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -97,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model.fit(
         train,
         epochs=epochs,
+        shuffle=False,  # `train` shuffles
         validation_data=test,
         callbacks=callbacks,
         verbose=2 if hvd.rank() == 0 and not arguments.record else 0,
