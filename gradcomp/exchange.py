@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradcomp.bucket import Bucket
+from gradcomp.codecs.base import Codec
 from gradcomp.collective import Collective
 from gradcomp.feedback import BucketState
 
@@ -49,99 +50,89 @@ class Randomness:
         return (self.seed, self.step, rank, phase)
 
 
-def exchange(
-    bucket: Bucket,
-    gradients: Sequence[tf.Tensor],
-    state: BucketState,
-    collective: Collective,
-    randomness: Randomness,
-    *,
-    average: bool,
-    name: str,
-) -> Reduced:
-    """Reduces one bucket's gradients over all ranks by the bucket's route.
+@dataclass(frozen=True)
+class Exchange:
+    """How one bucket's gradients are reduced over all ranks, by the bucket's route.
 
-    Args:
-      gradients: one tensor a variable, in the bucket's order.
+    Attributes:
       average: mean over ranks if True, else sum.
       name: prefix of the collectives' names; equal on all ranks, unique within a step.
     """
-    route = {"dense": _dense, "all_gather": _all_gather, "two_phase": _two_phase}[bucket.route]
-    return route(bucket, list(gradients), state, collective, randomness, average, name)
 
+    bucket: Bucket
+    collective: Collective
+    randomness: Randomness
+    average: bool
+    name: str
 
-def _dense(
-    bucket: Bucket,
-    gradients: list[tf.Tensor],
-    state: BucketState,
-    collective: Collective,
-    randomness: Randomness,
-    average: bool,
-    name: str,
-) -> Reduced:
-    import tensorflow as tf
+    def __call__(self, gradients: Sequence[tf.Tensor], state: BucketState) -> Reduced:
+        """Reduces one tensor a variable, in the bucket's order."""
+        routes = {
+            "dense": self._dense,
+            "all_gather": self._all_gather,
+            "two_phase": self._two_phase,
+        }
+        return routes[self.bucket.route](list(gradients), state)
 
-    # Summing half-precision values loses what the values still had.
-    wide = [g if g.dtype.size >= 4 else tf.cast(g, tf.float32) for g in gradients]
-    sums = collective.all_reduce(wide, average=average, name=f"{name}.all_reduce")
-    reduced = [tf.cast(s, g.dtype) for s, g in zip(sums, gradients, strict=True)]
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(r)) for r in reduced])
-    return Reduced(reduced, state, finite)
+    @property
+    def _scale(self) -> float:
+        return 1.0 / self.collective.size if self.average else 1.0
 
+    def _encode(
+        self, gradients: list[tf.Tensor], state: BucketState
+    ) -> tuple[Codec, tf.Tensor, list[tf.Tensor] | None]:
+        codec = self.bucket.codec
+        assert codec is not None
+        key = self.randomness.key(self.collective.rank, phase=0)
+        payload, residuals = codec.encode_bucket(
+            gradients, state.residuals, self.bucket.segments, key
+        )
+        return codec, payload, residuals
 
-def _all_gather(
-    bucket: Bucket,
-    gradients: list[tf.Tensor],
-    state: BucketState,
-    collective: Collective,
-    randomness: Randomness,
-    average: bool,
-    name: str,
-) -> Reduced:
-    codec = bucket.codec
-    assert codec is not None
-    payload, residuals = codec.encode_bucket(
-        gradients, state.residuals, bucket.segments, randomness.key(collective.rank, phase=0)
-    )
-    payloads = collective.all_gather(
-        payload, sizes=[bucket.payload_bytes] * collective.size, name=f"{name}.all_gather"
-    )
-    scale = 1.0 / collective.size if average else 1.0
-    reduced, finite = codec.decode_bucket(
-        payloads, collective.size, bucket.segments, scale, *_like(gradients)
-    )
-    return Reduced(reduced, BucketState(residuals), finite)
+    def _dense(self, gradients: list[tf.Tensor], state: BucketState) -> Reduced:
+        import tensorflow as tf
 
+        # Summing half-precision values loses what the values still had.
+        wide = [g if g.dtype.size >= 4 else tf.cast(g, tf.float32) for g in gradients]
+        sums = self.collective.all_reduce(
+            wide, average=self.average, name=f"{self.name}.all_reduce"
+        )
+        reduced = [tf.cast(s, g.dtype) for s, g in zip(sums, gradients, strict=True)]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(r)) for r in reduced])
+        return Reduced(reduced, state, finite)
 
-def _two_phase(
-    bucket: Bucket,
-    gradients: list[tf.Tensor],
-    state: BucketState,
-    collective: Collective,
-    randomness: Randomness,
-    average: bool,
-    name: str,
-) -> Reduced:
-    codec = bucket.codec
-    assert codec is not None
-    rank = collective.rank
-    sizes = [chunk.payload_bytes for chunk in bucket.chunks]
-    payload, residuals = codec.encode_bucket(
-        gradients, state.residuals, bucket.segments, randomness.key(rank, phase=0)
-    )
-    received = collective.all_to_all(payload, splits=sizes, name=f"{name}.all_to_all")
-    chunk_payload, chunk_residual = codec.reduce_bucket(
-        received,
-        collective.size,
-        state.chunk_residual,
-        bucket.chunks[rank].segments,
-        randomness.key(rank, phase=1),
-        1.0 / collective.size if average else 1.0,
-    )
-    # Chunks follow each other in the payload as ranks do: gathered, they are the whole bucket.
-    whole = collective.all_gather(chunk_payload, sizes=sizes, name=f"{name}.all_gather")
-    reduced, finite = codec.decode_bucket(whole, 1, bucket.segments, 1.0, *_like(gradients))
-    return Reduced(reduced, BucketState(residuals, chunk_residual), finite)
+    def _all_gather(self, gradients: list[tf.Tensor], state: BucketState) -> Reduced:
+        codec, payload, residuals = self._encode(gradients, state)
+        size = self.collective.size
+        payloads = self.collective.all_gather(
+            payload, sizes=[self.bucket.payload_bytes] * size, name=f"{self.name}.all_gather"
+        )
+        reduced, finite = codec.decode_bucket(
+            payloads, size, self.bucket.segments, self._scale, *_like(gradients)
+        )
+        return Reduced(reduced, BucketState(residuals), finite)
+
+    def _two_phase(self, gradients: list[tf.Tensor], state: BucketState) -> Reduced:
+        codec, payload, residuals = self._encode(gradients, state)
+        rank, chunks = self.collective.rank, self.bucket.chunks
+        sizes = [chunk.payload_bytes for chunk in chunks]
+        received = self.collective.all_to_all(payload, splits=sizes, name=f"{self.name}.all_to_all")
+        chunk_payload, chunk_residual = codec.reduce_bucket(
+            received,
+            self.collective.size,
+            state.chunk_residual,
+            chunks[rank].segments,
+            self.randomness.key(rank, phase=1),
+            self._scale,
+        )
+        # Chunks follow each other in the payload as ranks do: gathered, they are the whole bucket.
+        whole = self.collective.all_gather(
+            chunk_payload, sizes=sizes, name=f"{self.name}.all_gather"
+        )
+        reduced, finite = codec.decode_bucket(
+            whole, 1, self.bucket.segments, 1.0, *_like(gradients)
+        )
+        return Reduced(reduced, BucketState(residuals, chunk_residual), finite)
 
 
 def _like(gradients: list[tf.Tensor]) -> tuple[list[tuple[int, ...]], list[str]]:

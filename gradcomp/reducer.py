@@ -17,7 +17,7 @@ from gradcomp import feedback, kinds, live
 from gradcomp.bucket import Bucket, sent_bytes
 from gradcomp.collective import Collective, Meter
 from gradcomp.errors import StateError
-from gradcomp.exchange import Randomness, exchange, exchange_sparse
+from gradcomp.exchange import Exchange, Randomness, exchange_sparse
 from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
 from gradcomp.kinds import Gradient
@@ -267,15 +267,14 @@ class Reducer:
             for v in bucket.variables
         ]
         old = self._state(bucket)
-        result = exchange(
+        reduce = Exchange(
             bucket,
-            gradients,
-            old,
             step.meter,
             step.randomness,
-            average=self._average,
-            name=f"{self._name}.bucket{bucket.index}",
+            self._average,
+            f"{self._name}.bucket{bucket.index}",
         )
+        result = reduce(gradients, old)
         step.verdicts.append(result.finite)
         new = feedback.keep_absent(
             bucket,
