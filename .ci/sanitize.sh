@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 configure_and_build() { # FOLDER OPTION...
   local folder=$1
   shift
-  [[ -f $folder/build.ninja ]] || cmake -S . -B "$folder" -G Ninja -DGRADCOMP_SANITIZE=ON "$@"
+  cmake -S . -B "$folder" -G Ninja -DGRADCOMP_SANITIZE=ON "$@"
   cmake --build "$folder" --parallel "$(nproc)"
 }
 
