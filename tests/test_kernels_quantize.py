@@ -115,6 +115,18 @@ def test_scales_at_the_ends_of_their_range(params: KernelParams) -> None:
             check_encode(params, [block], [np.zeros_like(block)], one_row(block.size))
 
 
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("absmax", [1.0, 0.1, 1e-37, 5.877472e-39, 1.7e38, 3.4028235e38])
+def test_the_largest_random_bits_do_not_leave_the_range(bits: int, absmax: float) -> None:
+    # 2^18 elements at the ends of their range meet all values of 16 random bits, some with 1 ulp.
+    x = np.full(2**18, np.float32(absmax))
+    x[1::2] *= np.float32(-1)
+    x[2::3] = np.nextafter(x[2::3], np.float32(0))
+    for block_size in (32, 256):
+        params = KernelParams("quantize", bits, block_size, True)
+        check_encode(params, [x], [np.zeros_like(x)], one_row(x.size))
+
+
 def test_halves_of_a_step_round_to_even() -> None:
     for bits in (8, 4, 2):
         qmax = 2 ** (bits - 1) - 1

@@ -31,24 +31,25 @@ GRADCOMP_INLINE BlockScale ScaleOfBlock(uint32_t max_magnitude, int bits) {
 }
 
 // The code of a finite element; `dither` is 8 + u where rounding is stochastic.
+//
+// |y| exceeds qmax by some 2^-22 of it at most. So codes in range need no clamping but where eight
+// bits are rounded at random: elsewhere u and the nearest integer keep away from the next code.
 template <int kBits, bool kStochastic>
 GRADCOMP_INLINE int32_t QuantizeCode(float x, float inverse, float dither) {
   const float y = x * inverse;
-  int32_t code;
-  if constexpr (kStochastic) {
-    const float sum = y + dither;
-    code = static_cast<int32_t>(sum) - 8;
-    // Eight bits reach below zero, where truncation is not the floor.
-    if constexpr (kBits == 8) code -= static_cast<float>(code + 8) > sum;
-  } else {
+  if constexpr (!kStochastic) {
     // The sum has no bits left for a fraction: the adder rounds to nearest, ties to even.
     constexpr float kMagic = 0x1.8p23f;
-    code = static_cast<int32_t>(FloatBits(y + kMagic) - FloatBits(kMagic));
+    return static_cast<int32_t>(FloatBits(y + kMagic) - FloatBits(kMagic));
+  } else if constexpr (kBits < 8) {
+    return static_cast<int32_t>(y + dither) - 8;  // the sum is positive
+  } else {
+    // The sum is a multiple of 2^-22, so that shifting its fraction out is the floor, also below 0.
+    const int32_t code = (static_cast<int32_t>((y + dither) * 0x1p22f) >> 22) - 8;
+    constexpr int32_t kMax = QuantizeMax(kBits);
+    const int32_t low = code < -kMax ? -kMax : code;
+    return low > kMax ? kMax : low;
   }
-  // Clamped as an integer: compilers make poor vector code of floating-point minima.
-  constexpr int32_t kMax = QuantizeMax(kBits);
-  code = code < -kMax ? -kMax : code;
-  return code > kMax ? kMax : code;
 }
 
 // The code in bits [shift, shift + kBits) of a byte, two's complement.
