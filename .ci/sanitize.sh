@@ -25,4 +25,4 @@ ctest --test-dir build/sanitize --no-tests=error --output-on-failure --parallel 
 libraries=$(for name in libasan libubsan libstdc++; do g++ -print-file-name=$name.so; done | paste -sd:)
 LD_PRELOAD=$libraries ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
   GRADCOMP_TEST_LIBRARIES=$ROOT/build/sanitize-python/gradcomp \
-  python -m pytest -q -p no:cacheprovider --capture=no tests/test_kernels_*.py
+  python -m pytest -q -n "$(nproc)" --dist loadfile -p no:cacheprovider --capture=no tests/test_kernels_*.py

@@ -15,12 +15,12 @@ make_venv() { # FOLDER REQUIREMENT...
 for version in "${versions[@]}"; do
   venv=$ROOT/.venvs/tf-$version
   [[ -x $venv/bin/python ]] || rm -f "$STAMPS/tf-$version"
-  requirements=("tensorflow-cpu==$version" pytest rich)
+  requirements=("tensorflow-cpu==$version" pytest pytest-xdist rich)
   stamped "tf-$version" "$ROOT ${requirements[*]}" "installing TensorFlow $version (about 1 minute) ..." \
     "The wheel comes from pip's configured index; TensorFlow 2.15 needs Python 3.11 or older." \
     make_venv "$venv" "${requirements[@]}"
   echo "tf-versions: TensorFlow $version"
   # -c /dev/null: pyproject.toml makes warnings errors, and older TensorFlows warn of their own deprecations.
-  TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$ROOT "$venv/bin/python" -m pytest -q -c /dev/null --rootdir "$ROOT" \
+  TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$ROOT "$venv/bin/python" -m pytest -q -n "$(nproc)" --dist loadfile -c /dev/null --rootdir "$ROOT" \
     -p no:cacheprovider "${tests[@]}"
 done

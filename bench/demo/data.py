@@ -24,6 +24,7 @@ class Images:
       x_train, x_test: float32 [n, 28, 28, 1] in [0, 1].
       y_train, y_test: int32 [n], labels 0…9.
       epochs: how long to train.
+      batch_size: images a process sees in a step.
       min_harm: percentage points of test accuracy that top-k must lose without error feedback.
     """
 
@@ -33,6 +34,7 @@ class Images:
     x_test: NDArray[np.float32]
     y_test: NDArray[np.int32]
     epochs: int
+    batch_size: int
     min_harm: float
 
 
@@ -102,7 +104,7 @@ def sklearn_digits() -> Images:
     split = len(y) - _DIGITS_TEST_IMAGES
     train, test = (x[:split], y[:split]), (x[split:], y[split:])
     # So easy that little is lost without feedback too.
-    return Images("digits (scikit-learn)", *train, *test, epochs=30, min_harm=0.5)
+    return Images("digits (scikit-learn)", *train, *test, epochs=30, batch_size=32, min_harm=0.5)
 
 
 # In order of preference.
@@ -129,7 +131,8 @@ def _fashion_mnist(
     train: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     test: tuple[NDArray[np.uint8], NDArray[np.uint8]],
 ) -> Images:
-    return Images(name, *_as_floats(*train), *_as_floats(*test), epochs=4, min_harm=1.5)
+    arrays = (*_as_floats(*train), *_as_floats(*test))
+    return Images(name, *arrays, epochs=4, batch_size=64, min_harm=1.5)
 
 
 def _as_floats(

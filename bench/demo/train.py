@@ -25,8 +25,7 @@ from bench.demo.data import SOURCES
 from bench.demo.recorder import Recorder
 from bench.demo.runs import SEED
 
-BATCH_SIZE = 32
-LEARNING_RATE = 0.025
+LEARNING_RATE = 0.025 / 32  # for each image of a step
 
 
 def convolutional_network(shape: tuple[int, ...]) -> keras.Model:
@@ -67,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     epochs = arguments.epochs or images.epochs
     # Shards of one length: every rank takes the same number of steps.
     shard = slice(hvd.rank(), len(images.y_train) // hvd.size() * hvd.size(), hvd.size())
-    train = batches(images.x_train[shard], images.y_train[shard], BATCH_SIZE)
+    train = batches(images.x_train[shard], images.y_train[shard], images.batch_size)
     test = tf.data.Dataset.from_tensor_slices((images.x_test, images.y_test)).batch(500)
 
     model = convolutional_network(images.x_train.shape[1:])
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rate = keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
         decay_steps=steps - warm_up,
-        warmup_target=LEARNING_RATE * hvd.size(),
+        warmup_target=LEARNING_RATE * images.batch_size * hvd.size(),
         warmup_steps=warm_up,
     )
     optimizer = hvd.DistributedOptimizer(
