@@ -59,7 +59,8 @@ def test_wheel_holds_the_libraries_and_data_files(wheel: Path) -> None:
 
 
 def test_import_is_quick_and_leaves_tensorflow_alone(python: Path) -> None:
-    timed = "import time; t = time.perf_counter(); import gradcomp; print(time.perf_counter() - t)"
+    # Processor time: other work on the machine doesn't count.
+    timed = "import time; t = time.process_time(); import gradcomp; print(time.process_time() - t)"
     best = min(float(run(python, "-c", timed)) for _ in range(7))
     assert best < 0.3
 
