@@ -32,7 +32,7 @@ class KernelCodec(Codec):
         self,
         gradients: Sequence[Any],
         residuals: Sequence[Any] | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
     ) -> tuple[Any, list[Any] | None]:
         """As `Codec.encode_bucket`."""
@@ -56,9 +56,9 @@ class KernelCodec(Codec):
         self,
         payloads: Any,
         world: int,
-        segments: np.ndarray,
+        segments: Any,
         scale: Any,
-        shapes: Sequence[tuple[int, ...]],
+        shapes: Sequence[tuple[Any, ...]],
         dtypes: Sequence[str],
     ) -> tuple[list[Any], Any]:
         """As `Codec.decode_bucket`."""
