@@ -24,7 +24,10 @@ class Collective(Protocol):
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
     ) -> list[tf.Tensor]:
-        """Sum, or mean, of each tensor over all ranks, in the engine's own arithmetic."""
+        """Sum, or mean, of each tensor over all ranks, in the engine's own arithmetic.
+
+        Shapes are equal on all ranks; they need not be static.
+        """
         ...
 
     def all_gather(self, payload: tf.Tensor, *, sizes: Sequence[int], name: str) -> tf.Tensor:
@@ -63,7 +66,7 @@ class Meter:
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
     ) -> list[tf.Tensor]:
-        total = sum(t.shape.num_elements() * t.dtype.size for t in tensors)
+        total = sum(_numel(t) * t.dtype.size for t in tensors)
         self.sent += 2 * (self.size - 1) * total // self.size
         return self._collective.all_reduce(tensors, average=average, name=name)
 
@@ -83,6 +86,18 @@ class Meter:
 
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
         return self._collective.all_gather_object(value, name=name)
+
+    def fork(self) -> Meter:
+        """One for a branch of a graph: what it counts has to be returned from the branch."""
+        return Meter(self._collective)
+
+
+def _numel(tensor: tf.Tensor) -> Any:
+    """An int, or an int64 tensor where the shape is not static."""
+    import tensorflow as tf
+
+    static = tensor.shape.num_elements()
+    return tf.size(tensor, tf.int64) if static is None else static
 
 
 class LocalCollective:

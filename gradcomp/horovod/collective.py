@@ -33,7 +33,8 @@ class HorovodCollective:
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
     ) -> list[tf.Tensor]:
-        numel = sum(t.shape.num_elements() for t in tensors)
+        static = all(t.shape.is_fully_defined() for t in tensors)
+        numel = sum(t.shape.num_elements() for t in tensors) if static else "dynamic"
         # A group is one collective of fixed layout; single tensors would be fused as they happen to
         # arrive, and from three ranks on the order of a ring's additions depends on the layout.
         return hvd.grouped_allreduce(
