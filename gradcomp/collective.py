@@ -34,10 +34,13 @@ class Collective(Protocol):
         """All ranks' payloads in rank order, uint8 [sum(sizes)]; rank r brings `sizes[r]` bytes."""
         ...
 
-    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
+    def all_to_all(
+        self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
+    ) -> tf.Tensor:
         """Sends `splits[r]` bytes to rank r; returns what all sent here, in rank order.
 
-        Ranks cut equally, so the result is uint8 [size · splits[rank]].
+        Ranks cut equally, so the result is uint8 [size · splits[rank]]. Where that is not known
+        before a step runs, `splits` is an int64 tensor [size].
         """
         ...
 
@@ -74,8 +77,10 @@ class Meter:
         self.sent += (self.size - 1) * payload.shape.num_elements()
         return self._collective.all_gather(payload, sizes=sizes, name=name)
 
-    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
-        self.sent += payload.shape.num_elements() - splits[self.rank]
+    def all_to_all(
+        self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
+    ) -> tf.Tensor:
+        self.sent += _numel(payload) - splits[self.rank]
         return self._collective.all_to_all(payload, splits=splits, name=name)
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
@@ -188,10 +193,12 @@ class LocalRank:
             raise ValueError(f"{name}: expected {sizes[self.rank]} bytes, got {payload.shape}")
         return tf.concat(self._share(name, payload), 0)
 
-    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
+    def all_to_all(
+        self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
+    ) -> tf.Tensor:
         import tensorflow as tf
 
-        parts = self._share(name, tf.split(payload, list(splits)))
+        parts = self._share(name, tf.split(payload, splits, num=self.size))
         return tf.concat([part[self.rank] for part in parts], 0)
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:

@@ -270,6 +270,7 @@ class Reducer:
             residual = self.residuals.get(v.index)
             reduce = SparseExchange(
                 v,
+                len(self.plan.variables),
                 bucket.codec,
                 step.meter,
                 step.randomness,

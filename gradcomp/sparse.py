@@ -4,7 +4,8 @@ Duplicate rows are summed first. Row numbers are gathered as they are, so that e
 touched what; then values travel in the cheaper of two forms:
 
 gathered   every rank encodes its own rows, as many as they are; all decode and sum all payloads
-dense      a float32 all-reduce of the rows that any rank touched, zeros where a rank has none
+dense      a tensor of the rows that any rank touched, with zeros where a rank has none, is reduced
+           in two phases where the codec allows it, else by a float32 all-reduce
 
 Either way the sum is of one row for each row touched, ascending. A residual is a whole table: its
 rows are sent with a gradient for them, and wait meanwhile.
@@ -16,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradcomp.bucket import VariableSpec, sent_bytes
+from gradcomp.bucket import VariableSpec
 from gradcomp.codecs.base import Codec
 from gradcomp.collective import Meter
 from gradcomp.exchange import Randomness
@@ -41,13 +42,13 @@ class ReducedRows(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Which rows of the table are touched.
+    """Which rows of the table are touched; int64, ascending.
 
     Attributes:
-      mine: int64 [n], ascending, as all are.
-      counts: int64 [ranks].
-      everyones: int64 [n] of each rank.
-      union: int64 [U], touched by any rank.
+      mine: [n], by this rank.
+      counts: [ranks], how many by each.
+      everyones: [n] of each rank.
+      union: [U], by any rank.
     """
 
     mine: tf.Tensor
@@ -56,17 +57,35 @@ class _Rows(NamedTuple):
     union: tf.Tensor
 
 
+class _Sent(NamedTuple):
+    """What an exchange comes to; a tuple of tensors, since it is returned from branches of a graph.
+
+    Attributes:
+      total: [U, *row shape], the sum or mean over ranks.
+      rows, residual: int64 [R] and float32 [R, *row shape], rows of the residual that change.
+      bytes: int64 scalar, sent by this rank.
+    """
+
+    total: tf.Tensor
+    rows: tf.Tensor
+    residual: tf.Tensor
+    bytes: tf.Tensor
+
+
 @dataclass(frozen=True)
 class SparseExchange:
     """How the slices of one variable are reduced over all ranks.
 
     Attributes:
       codec: of the rows' values; None sends them as float32, or float64 where they are.
+      streams: above every variable's index; the random bits of a table that is cut into parts come
+        from a stream a part.
       average: mean over ranks if True, else sum.
       name: prefix of the collectives' names; equal on all ranks, unique within a step.
     """
 
     variable: VariableSpec
+    streams: int
     codec: Codec | None
     collective: Meter
     randomness: Randomness
@@ -78,161 +97,227 @@ class SparseExchange:
 
         Args:
           slices: rows in any order, also several times; on some ranks there may be none.
-          residual: float32 of the table's shape; only the touched rows are read.
+          residual: float32 of the table's shape; only the rows that are touched are read.
         """
         import tensorflow as tf
 
         mine, values = self._sum_duplicates(slices)
         rows = self._gather_rows(mine)
-        old = None if residual is None else tf.gather(residual, mine)
-        if self._may_be_dense:
-            total, new, sent = tf.cond(
-                self._is_dense_cheaper(rows),
-                lambda: self._dense(rows, values, old),
-                lambda: self._gathered(rows, values, old),
+        if self._worthwhile < self.collective.size:
+            touched = tf.cast(tf.size(rows.union), tf.float64)
+            contributed = tf.cast(tf.reduce_sum(rows.counts), tf.float64)
+            dense = self._two_phase if self._has_two_phases else self._all_reduce
+            sent = tf.cond(
+                self._worthwhile * touched < contributed,
+                lambda: dense(rows, values, residual),
+                lambda: self._gathered(rows, values, residual),
             )
         else:
-            total, new, sent = self._gathered(rows, values, old)
-        self.collective.sent += sent
-        if self.average:
-            total *= 1.0 / self.collective.size
-        total = tf.cast(total, slices.values.dtype)
-        finite = tf.reduce_all(tf.math.is_finite(total))
+            sent = self._gathered(rows, values, residual)
+        self.collective.sent += sent.bytes
+        total = tf.cast(sent.total, slices.values.dtype)
         shape = tf.constant(self.variable.shape, tf.int64)
         return ReducedRows(
             tf.IndexedSlices(total, rows.union, shape),
-            finite,
-            None if residual is None else tf.IndexedSlices(new, mine, shape),
+            tf.reduce_all(tf.math.is_finite(total)),
+            None if residual is None else tf.IndexedSlices(sent.residual, sent.rows, shape),
         )
+
+    @property
+    def _has_two_phases(self) -> bool:
+        return self.codec is not None and "two_phase" in self.codec.routes
+
+    @property
+    def _worthwhile(self) -> float:
+        """How many ranks, on average, must touch a row for the dense form to be the cheaper one.
+
+        Gathered, a row costs N − 1 payloads for each rank that touches it; dense, 2(N − 1) payloads
+        in two phases, or as many times its float32 by an all-reduce. Row numbers cost the same.
+        """
+        if self.codec is None or self._has_two_phases:
+            return 2.0
+        # Of many elements, so that what is rounded up does not count.
+        many = 1 << 20
+        return 2.0 * 4 * many / self.codec.payload_size(many)
+
+    def _sum_duplicates(self, slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
+        """The rows, int64 [n] ascending, and float32 or float64 [n, *row shape]."""
+        import tensorflow as tf
+
+        # TensorFlow would fold a collective of constants away, and a rank without a gradient has
+        # nothing else; the step is a variable.
+        zero = tf.minimum(tf.cast(self.randomness.step, tf.int64), 0)
+        indices = tf.cast(slices.indices, tf.int64) + zero
+        rows = tf.sort(tf.unique(indices)[0])
+        count = self.variable.shape[0]
+        beyond = f"a gradient of {self.variable.path}, which has {count} rows, has a row beyond"
+        tf.debugging.assert_non_negative(rows[:1], message=beyond)
+        tf.debugging.assert_less(rows[-1:], tf.constant(count, tf.int64), message=beyond)
+        # Summing half-precision values loses what the values still had.
+        wide = tf.float64 if slices.values.dtype == tf.float64 else tf.float32
+        values = tf.reshape(tf.cast(slices.values, wide), self._shape_of(indices))
+        return rows, tf.math.unsorted_segment_sum(
+            values, tf.searchsorted(rows, indices), tf.size(rows)
+        )
+
+    def _gather_rows(self, mine: tf.Tensor) -> _Rows:
+        import tensorflow as tf
+
+        size, end = self.collective.size, self.variable.shape[0]
+        # The end of each rank's rows is marked, so that they need not first tell how many there
+        # are; and they are sent as bytes, since an engine need not carry each type of integers.
+        narrow = _narrowest(end)
+        marked = tf.cast(tf.pad(mine, [[0, 1]], constant_values=end), narrow)
+        wire = self.collective.all_gather_rows(
+            tf.bitcast(marked, tf.uint8), name=f"{self.name}.rows"
+        )
+        everyones = tf.cast(tf.bitcast(wire, narrow), tf.int64)
+        ends = tf.ensure_shape(tf.where(tf.equal(everyones, end))[:, 0], [size])
+        counts = ends - tf.pad(ends[:-1] + 1, [[1, 0]])
+        parts = tf.split(everyones, counts + 1, num=size)
+        union = tf.sort(tf.unique(everyones)[0])[:-1]
+        return _Rows(mine, counts, [part[:-1] for part in parts], union)
+
+    def _gathered(self, rows: _Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
+        import tensorflow as tf
+
+        collective = self.collective.fork()
+        new = None
+        if self.codec is None:
+            wire = collective.all_gather_rows(values, name=f"{self.name}.values")
+            everyones = tf.split(wire, rows.counts, num=self.collective.size)
+        else:
+            payload, new = self.codec.encode_bucket(
+                [values],
+                None if residual is None else [tf.gather(residual, rows.mine)],
+                self._segments(self.codec, tf.shape(rows.mine, tf.int64)),
+                self.randomness.key(collective.rank, phase=0),
+            )
+            payloads = collective.all_gather_rows(payload, name=f"{self.name}.payloads")
+            everyones = self._decode(self.codec, payloads, rows.counts)
+        # One rank after the other: in rank order everywhere, also where a scatter has no order.
+        total = tf.zeros(self._shape_of(rows.union), values.dtype)
+        for theirs, decoded in zip(rows.everyones, everyones, strict=True):
+            total = tf.tensor_scatter_nd_add(total, _places(rows.union, theirs), decoded)
+        return self._sent(collective, self._scaled(total), rows.mine, new[0] if new else None)
+
+    def _all_reduce(self, rows: _Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
+        import tensorflow as tf
+
+        collective = self.collective.fork()
+        if residual is not None:
+            values += tf.gather(residual, rows.mine)
+        table = tf.scatter_nd(_places(rows.union, rows.mine), values, self._shape_of(rows.union))
+        (total,) = collective.all_reduce([table], average=False, name=f"{self.name}.all_reduce")
+        left = None if residual is None else tf.zeros_like(values)
+        return self._sent(collective, self._scaled(total), rows.mine, left)
+
+    def _two_phase(self, rows: _Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
+        """Each rank sums and encodes again the rows that it owns; ranks own what they touched.
+
+        So what the second phase drops can stay in the owner's residual, at the row where it is sent
+        again with the owner's next gradient for it; a residual of its own would wait for as long.
+        """
+        import tensorflow as tf
+
+        codec, collective = self.codec, self.collective.fork()
+        assert codec is not None
+        owners = _owners(rows)
+        order = tf.argsort(owners, stable=True)
+        owned = tf.math.bincount(owners, minlength=collective.size, dtype=tf.int64)
+        owned = tf.ensure_shape(owned, [collective.size])
+        union = tf.gather(rows.union, order)
+        places = tf.gather(tf.math.invert_permutation(order), _places(rows.union, rows.mine))
+
+        def spread(mine: tf.Tensor) -> list[tf.Tensor]:
+            table = tf.scatter_nd(places, mine, self._shape_of(union))
+            return tf.split(table, owned, num=collective.size)
+
+        segments = self._segments(codec, owned)
+        old = None if residual is None else spread(tf.gather(residual, rows.mine))
+        payload, left = codec.encode_bucket(
+            spread(values), old, segments, self.randomness.key(collective.rank, phase=0)
+        )
+        received = collective.all_to_all(
+            payload, splits=codec.payload_sizes(segments[:, 2]), name=f"{self.name}.all_to_all"
+        )
+        own = segments[collective.rank : collective.rank + 1]
+        summed, dropped = codec.reduce_bucket(
+            received,
+            collective.size,
+            None if residual is None else tf.zeros(own[0, 2:3]),
+            own,
+            self.randomness.key(collective.rank, phase=1),
+            self._scale,
+        )
+        whole = collective.all_gather_rows(summed, name=f"{self.name}.sums")
+        total = tf.concat(self._decode(codec, whole, owned), 0)
+        ascending = tf.gather(total, tf.math.invert_permutation(order))
+        if residual is None:
+            return self._sent(collective, ascending, rows.mine, None)
+        # A codec may make something of a rank's zeros, so untouched rows have their part in this.
+        assert left is not None and dropped is not None
+        waiting = tf.tensor_scatter_nd_update(
+            tf.gather(residual, union), places, tf.zeros_like(values)
+        )
+        left[collective.rank] += tf.reshape(dropped / self._scale, tf.shape(left[collective.rank]))
+        return self._sent(collective, ascending, union, waiting + tf.concat(left, 0))
+
+    @property
+    def _scale(self) -> float:
+        return 1.0 / self.collective.size if self.average else 1.0
+
+    def _scaled(self, total: tf.Tensor) -> tf.Tensor:
+        return total * self._scale if self.average else total
+
+    def _sent(
+        self, collective: Meter, total: tf.Tensor, rows: tf.Tensor, residual: tf.Tensor | None
+    ) -> _Sent:
+        import tensorflow as tf
+
+        if residual is None:
+            rows, residual = rows[:0], tf.zeros((0, *self._row_shape))
+        return _Sent(total, rows, residual, tf.cast(collective.sent, tf.int64))
+
+    def _segments(self, codec: Codec, counts: tf.Tensor) -> tf.Tensor:
+        """int64 [S, 5]: one segment, a tensor of its own, for each number of rows in `counts`."""
+        import tensorflow as tf
+
+        lengths = counts * math.prod(self._row_shape)
+        place, nothing = tf.range(counts.shape[0], dtype=tf.int64), tf.zeros_like(lengths)
+        kept = nothing + tf.cast(codec.kept(lengths), tf.int64)
+        stream = self.variable.index + self.streams * place
+        return tf.stack([place, nothing, lengths, kept, stream], axis=1)
+
+    def _decode(self, codec: Codec, payload: tf.Tensor, counts: tf.Tensor) -> list[tf.Tensor]:
+        """float32 [count, *row shape] for each number of rows in `counts`."""
+        import tensorflow as tf
+
+        shapes = [(count, *self._row_shape) for count in tf.unstack(counts)]
+        segments, dtypes = self._segments(codec, counts), ["float32"] * len(shapes)
+        return codec.decode_bucket(payload, 1, segments, 1.0, shapes, dtypes)[0]
 
     @property
     def _row_shape(self) -> tuple[int, ...]:
         return self.variable.shape[1:]
 
-    @property
-    def _row_numel(self) -> int:
-        return math.prod(self._row_shape)
-
-    def _sum_duplicates(self, slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
-        """(int64 [n] ascending, wide [n, *row shape])."""
-        import tensorflow as tf
-
-        # Of the step, a variable: TensorFlow would fold collectives of constants away, and a rank
-        # without a gradient has nothing but constants.
-        zero = tf.minimum(tf.cast(self.randomness.step, tf.int64), 0)
-        indices = tf.cast(slices.indices, tf.int64) + zero
-        rows = tf.sort(tf.unique(indices)[0])
-        # Summing half-precision values loses what the values still had.
-        wide = tf.float64 if slices.values.dtype == tf.float64 else tf.float32
-        values = tf.reshape(tf.cast(slices.values, wide), [tf.size(indices), *self._row_shape])
-        sums = tf.math.unsorted_segment_sum(values, tf.searchsorted(rows, indices), tf.size(rows))
-        return rows, sums
-
-    def _gather_rows(self, mine: tf.Tensor) -> _Rows:
-        import tensorflow as tf
-
-        size = self.collective.size
-        counts = self.collective.all_gather_rows(
-            tf.reshape(tf.size(mine, tf.int64), [1]), name=f"{self.name}.counts"
-        )
-        counts = tf.ensure_shape(counts, [size])
-        # As bytes: an engine need not carry each type of integers.
-        narrow = _narrowest(self.variable.shape[0])
-        wire = self.collective.all_gather_rows(
-            tf.bitcast(tf.cast(mine, narrow), tf.uint8), name=f"{self.name}.rows"
-        )
-        everyones = tf.cast(tf.bitcast(wire, narrow), tf.int64)
-        union = tf.sort(tf.unique(everyones)[0])
-        return _Rows(mine, counts, tf.split(everyones, counts, num=size), union)
-
-    @property
-    def _bytes_a_row(self) -> tuple[float, float]:
-        """What a row costs in all, gathered from one rank and dense."""
-        size, itemsize = self.collective.size, 8 if self.variable.dtype == "float64" else 4
-        raw = itemsize * self._row_numel
-        # Of many elements, so that what is rounded up does not count.
-        many = 1 << 20
-        payload = itemsize * many if self.codec is None else self.codec.payload_size(many)
-        gathered = (size - 1) * payload / many * self._row_numel
-        return gathered, float(size * sent_bytes("dense", size, raw, raw))
-
-    @property
-    def _may_be_dense(self) -> bool:
-        """Whether it would be cheaper if all ranks touched the same rows."""
-        gathered, dense = self._bytes_a_row
-        return dense < gathered * self.collective.size
-
-    def _is_dense_cheaper(self, rows: _Rows) -> tf.Tensor:
-        """Bool scalar, equal on all ranks."""
-        import tensorflow as tf
-
-        gathered, dense = self._bytes_a_row
-        total = tf.cast(tf.reduce_sum(rows.counts), tf.float64)
-        return dense * tf.cast(tf.size(rows.union), tf.float64) < gathered * total
-
-    def _dense(
-        self, rows: _Rows, values: tf.Tensor, old: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """(sum over ranks [U, *row shape], new residual's rows, bytes sent)."""
-        import tensorflow as tf
-
-        collective = self.collective.fork()
-        corrected = values if old is None else values + old
-        table = tf.scatter_nd(_places(rows.union, rows.mine), corrected, self._shape_of(rows.union))
-        (total,) = collective.all_reduce([table], average=False, name=f"{self.name}.all_reduce")
-        return total, tf.zeros_like(values), tf.cast(collective.sent, tf.int64)
-
-    def _gathered(
-        self, rows: _Rows, values: tf.Tensor, old: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """(sum over ranks [U, *row shape], new residual's rows, bytes sent)."""
-        import tensorflow as tf
-
-        collective = self.collective.fork()
-        if self.codec is None:
-            new = None
-            wire = collective.all_gather_rows(values, name=f"{self.name}.values")
-            everyones = tf.split(wire, rows.counts, num=collective.size)
-        else:
-            table = self._segments(self.codec, rows.counts)
-            payload, new = self.codec.encode_bucket(
-                [values],
-                None if old is None else [old],
-                # The rank's own row of the table, of which it is then the only tensor.
-                table[collective.rank : collective.rank + 1] * [0, 1, 1, 1, 1],
-                self.randomness.key(collective.rank, phase=0),
-            )
-            payloads = collective.all_gather_rows(payload, name=f"{self.name}.payloads")
-            shapes = [(count, *self._row_shape) for count in tf.unstack(rows.counts)]
-            everyones, _ = self.codec.decode_bucket(
-                payloads, 1, table, 1.0, shapes, ["float32"] * collective.size
-            )
-        # One rank after the other: in rank order everywhere, also where a scatter is not ordered.
-        total = tf.zeros(self._shape_of(rows.union), values.dtype)
-        for theirs, decoded in zip(rows.everyones, everyones, strict=True):
-            total = tf.tensor_scatter_nd_add(total, _places(rows.union, theirs), decoded)
-        left = tf.zeros_like(values) if new is None else new[0]
-        return total, left, tf.cast(collective.sent, tf.int64)
-
-    def _segments(self, codec: Codec, counts: tf.Tensor) -> tf.Tensor:
-        """int64 [ranks, 5]: each rank's rows as one segment of a tensor of its own."""
-        import tensorflow as tf
-
-        lengths = counts * self._row_numel
-        nothing = tf.zeros_like(lengths)
-        columns = (
-            tf.range(self.collective.size, dtype=tf.int64),
-            nothing,
-            lengths,
-            nothing + tf.cast(codec.kept(lengths), tf.int64),
-            nothing + self.variable.index,
-        )
-        return tf.stack(columns, axis=1)
-
     def _shape_of(self, rows: tf.Tensor) -> tf.Tensor:
+        """int32: the shape of the values of `rows`."""
         import tensorflow as tf
 
         return tf.concat([tf.shape(rows), tf.constant(self._row_shape, tf.int32)], 0)
+
+
+def _owners(rows: _Rows) -> tf.Tensor:
+    """int32 [U]: for each row in the union one of the ranks that touched it, evenly."""
+    import tensorflow as tf
+
+    ranks = tf.repeat(tf.range(len(rows.everyones)), tf.cast(rows.counts, tf.int32))
+    places = tf.searchsorted(rows.union, tf.concat(rows.everyones, 0))
+    by_row = tf.gather(ranks, tf.argsort(places, stable=True))
+    times = tf.math.bincount(places, minlength=tf.size(rows.union))
+    first = tf.cumsum(times, exclusive=True)
+    return tf.gather(by_row, first + tf.range(tf.size(times)) % times)
 
 
 def _places(union: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -242,10 +327,10 @@ def _places(union: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.searchsorted(union, rows)[:, tf.newaxis]
 
 
-def _narrowest(count: int) -> Any:
-    """The type of integers in which numbers below `count` are sent."""
+def _narrowest(largest: int) -> Any:
+    """The type of integers in which numbers up to `largest` are sent."""
     import tensorflow as tf
 
-    if count <= 1 << 16:
+    if largest < 1 << 16:
         return tf.uint16
-    return tf.int32 if count <= 1 << 31 else tf.int64
+    return tf.int32 if largest < 1 << 31 else tf.int64

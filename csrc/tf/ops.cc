@@ -48,11 +48,10 @@ bool RegisterAll() {
               "scale: float"},
              {"payload: uint8", "new_residual: num_residuals * float"});
   // dims: the tensors' dimensions, joined; ranks: how many each has.
-  RegisterOp(
-      "GradcompDecode",
-      {"T: list({float, half, bfloat16}) >= 1", "world: int >= 1", "ranks: list(int) >= 1"},
-      {"payloads: uint8", "segments: int64", "scale: float", "dims: int64"},
-      {"tensors: T", "finite: bool"});
+  RegisterOp("GradcompDecode",
+             {"T: list({float, half, bfloat16}) >= 1", "world: int >= 1", "ranks: list(int) >= 1"},
+             {"payloads: uint8", "segments: int64", "scale: float", "dims: int64"},
+             {"tensors: T", "finite: bool"});
   RegisterEncodeKernel();
   RegisterReduceKernel();
   RegisterDecodeKernel();

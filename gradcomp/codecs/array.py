@@ -82,21 +82,24 @@ class ArrayCodec(Codec):
         payloads: Any,
         world: int,
         residual: Any | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
         scale: Any,
     ) -> tuple[Any, Any | None]:
         """As `Codec.reduce_bucket`."""
         old = [] if residual is None else [residual]
 
-        def reduce(payloads: Payload, scale: float, *inputs: Any) -> list[Any]:
+        def reduce(
+            payloads: Payload, scale: float, segments: np.ndarray, *inputs: Any
+        ) -> list[Any]:
             residual = inputs[4] if old else None
             payload, new = reference.reduce(
                 _Segments(self), payloads, world, residual, segments, inputs[:4], scale
             )
             return [payload] if new is None else [payload, new]
 
-        payload, *new = _run(reduce, [payloads, scale, *rng, *old], self._encoded(segments, old))
+        inputs = [payloads, scale, segments, *rng, *old]
+        payload, *new = _run(reduce, inputs, self._encoded(segments, old))
         return payload, None if residual is None else _store(old, new)[0]
 
     def decode_bucket(

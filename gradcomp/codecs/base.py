@@ -110,6 +110,15 @@ class Codec(abc.ABC):
     def payload_size(self, numel: int) -> int:
         """Bytes that stand for `numel` elements, exactly."""
 
+    def payload_sizes(self, numels: Any) -> Any:
+        """int64 [n]: `payload_size` of each of int64 [n], both tensors."""
+        import tensorflow as tf
+
+        def sizes(numels: np.ndarray) -> np.ndarray:
+            return np.array([self.payload_size(int(numel)) for numel in numels], np.int64)
+
+        return tf.ensure_shape(tf.numpy_function(sizes, [numels], tf.int64), numels.shape)
+
     def kept(self, numel: Any) -> Any:
         """How many of `numel` elements are sent, for codecs that select; 0 for all others.
 
@@ -210,7 +219,7 @@ class Codec(abc.ABC):
         payloads: Any,
         world: int,
         residual: Any | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
         scale: Any,
     ) -> tuple[Any, Any | None]:

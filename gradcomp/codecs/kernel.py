@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gradcomp import kernels
 from gradcomp.codecs import checks
 from gradcomp.codecs.base import Codec
@@ -44,7 +42,7 @@ class KernelCodec(Codec):
         payloads: Any,
         world: int,
         residual: Any | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
         scale: Any,
     ) -> tuple[Any, Any | None]:

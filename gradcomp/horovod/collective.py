@@ -49,14 +49,17 @@ class HorovodCollective:
         gathered = hvd.allgather(payload, name=f"{name}.uint8.{total}", ignore_name_scope=True)
         return tf.ensure_shape(gathered, [total])
 
-    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
+    def all_to_all(
+        self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
+    ) -> tf.Tensor:
+        static = not tf.is_tensor(splits)
         received, _ = hvd.alltoall(
             payload,
-            splits=tf.constant(splits, tf.int32),
-            name=f"{name}.uint8.{sum(splits)}",
+            splits=tf.cast(splits, tf.int32),
+            name=f"{name}.uint8.{sum(splits) if static else 'dynamic'}",
             ignore_name_scope=True,
         )
-        return tf.ensure_shape(received, [self.size * splits[self.rank]])
+        return tf.ensure_shape(received, [self.size * splits[self.rank] if static else None])
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         return hvd.allgather(tensor, name=f"{name}.{tensor.dtype.name}", ignore_name_scope=True)

@@ -20,8 +20,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from numpy.typing import ArrayLike
-
 from gradcomp.errors import CodecError
 from gradcomp.kernels import numpy_kernels, tensorflow_kernels
 from gradcomp.kernels.inputs import is_tensor, numel, static_shape
@@ -106,7 +104,7 @@ def reduce(
     payloads: Any,
     world: int,
     residual: Any | None,
-    segments: ArrayLike,
+    segments: Any,
     rng: Sequence[Any],
     scale: Any,
 ) -> tuple[Any, Any | None]:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from gradcomp.errors import CodecError
 from gradcomp.kernels.inputs import is_tensor, static_shape
@@ -83,7 +82,7 @@ def reduce(
     payloads: Any,
     world: int,
     residual: Any | None,
-    segments: ArrayLike,
+    segments: Any,
     rng: Sequence[Any],
     scale: Any,
 ) -> tuple[Any, Any | None]:
@@ -99,7 +98,10 @@ def reduce(
         scale=_scalar(scale),
         world=world,
     )
-    if not _eager():
+    if is_tensor(segments):
+        for tensor, before in zip(new, old, strict=True):
+            tensor.set_shape(before.shape)
+    elif not _eager():
         payload.set_shape([payload_size(params, np.asarray(segments))])
         for tensor, before in zip(new, old, strict=True):
             tensor.set_shape(static_shape(before, "residual"))
