@@ -296,3 +296,24 @@ def test_lengths_known_only_when_a_graph_runs_give_the_same_bytes(codec, size) -
         want, _ = codec.reduce_bucket(want, 1, residual, static, (3, 4, 0, 1), 0.5)
         assert summed.numpy().tobytes() == want.tobytes()
         assert left.numpy().tobytes() == residual.tobytes()
+
+
+def test_parts_of_a_table_draw_from_streams_of_their_own() -> None:
+    size, tables = 3, []
+
+    @dataclass(frozen=True)
+    class Spy(gc.Quantize):
+        name: ClassVar[str] = "spy"
+
+        def encode_bucket(self, gradients: Any, residuals: Any, segments: Any, rng: Any) -> Any:
+            tables.append(np.asarray(segments))
+            return super().encode_bucket(gradients, residuals, segments, rng)
+
+    def work(rank) -> None:
+        reducer = Reducer(table_plan(size, Spy(bits=8), beside=True), rank, name="test")
+        reducer.reduce([slices_of(range(ROWS)), tf.ones((ROWS, WIDTH))])
+
+    LocalCollective(size).run(work)
+    for streams in [set(table[:, 4]) for table in tables if len(table) == size]:
+        assert streams in ({1}, {0, 2, 4}), "of the matrix, which is cut, and of the table"
+    assert len(tables) == 2 * size
