@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gradcomp.bucket import VariableSpec
 from gradcomp.codecs.base import Codec
 from gradcomp.collective import Meter
 from gradcomp.exchange import Randomness
+from gradcomp.rows import Rows, gather_rows, owners_of, places_of, sum_duplicates
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -39,22 +40,6 @@ class ReducedRows(NamedTuple):
     slices: tf.IndexedSlices
     finite: tf.Tensor
     residual: tf.IndexedSlices | None
-
-
-class _Rows(NamedTuple):
-    """Which rows of the table are touched; int64, ascending.
-
-    Attributes:
-      mine: [n], by this rank.
-      counts: [ranks], how many by each.
-      everyones: [n] of each rank.
-      union: [U], by any rank.
-    """
-
-    mine: tf.Tensor
-    counts: tf.Tensor
-    everyones: list[tf.Tensor]
-    union: tf.Tensor
 
 
 class _Sent(NamedTuple):
@@ -101,8 +86,8 @@ class SparseExchange:
         """
         import tensorflow as tf
 
-        mine, values = self._sum_duplicates(slices)
-        rows = self._gather_rows(mine)
+        mine, values = sum_duplicates(slices, self.variable, self.randomness.step)
+        rows = gather_rows(mine, self.variable.shape[0], self.collective, f"{self.name}.rows")
         if self._worthwhile < self.collective.size:
             touched = tf.cast(tf.size(rows.union), tf.float64)
             contributed = tf.cast(tf.reduce_sum(rows.counts), tf.float64)
@@ -140,45 +125,7 @@ class SparseExchange:
         many = 1 << 20
         return 2.0 * 4 * many / self.codec.payload_size(many)
 
-    def _sum_duplicates(self, slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
-        """The rows, int64 [n] ascending, and float32 or float64 [n, *row shape]."""
-        import tensorflow as tf
-
-        # TensorFlow would fold a collective of constants away, and a rank without a gradient has
-        # nothing else; the step is a variable.
-        zero = tf.minimum(tf.cast(self.randomness.step, tf.int64), 0)
-        indices = tf.cast(slices.indices, tf.int64) + zero
-        rows = tf.sort(tf.unique(indices)[0])
-        count = self.variable.shape[0]
-        beyond = f"a gradient of {self.variable.path}, which has {count} rows, has a row beyond"
-        tf.debugging.assert_non_negative(rows[:1], message=beyond)
-        tf.debugging.assert_less(rows[-1:], tf.constant(count, tf.int64), message=beyond)
-        # Summing half-precision values loses what the values still had.
-        wide = tf.float64 if slices.values.dtype == tf.float64 else tf.float32
-        values = tf.reshape(tf.cast(slices.values, wide), self._shape_of(indices))
-        return rows, tf.math.unsorted_segment_sum(
-            values, tf.searchsorted(rows, indices), tf.size(rows)
-        )
-
-    def _gather_rows(self, mine: tf.Tensor) -> _Rows:
-        import tensorflow as tf
-
-        size, end = self.collective.size, self.variable.shape[0]
-        # The end of each rank's rows is marked, so that they need not first tell how many there
-        # are; and they are sent as bytes, since an engine need not carry each type of integers.
-        narrow = _narrowest(end)
-        marked = tf.cast(tf.pad(mine, [[0, 1]], constant_values=end), narrow)
-        wire = self.collective.all_gather_rows(
-            tf.bitcast(marked, tf.uint8), name=f"{self.name}.rows"
-        )
-        everyones = tf.cast(tf.bitcast(wire, narrow), tf.int64)
-        ends = tf.ensure_shape(tf.where(tf.equal(everyones, end))[:, 0], [size])
-        counts = ends - tf.pad(ends[:-1] + 1, [[1, 0]])
-        parts = tf.split(everyones, counts + 1, num=size)
-        union = tf.sort(tf.unique(everyones)[0])[:-1]
-        return _Rows(mine, counts, [part[:-1] for part in parts], union)
-
-    def _gathered(self, rows: _Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
+    def _gathered(self, rows: Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
         import tensorflow as tf
 
         collective = self.collective.fork()
@@ -198,21 +145,21 @@ class SparseExchange:
         # One rank after the other: in rank order everywhere, also where a scatter has no order.
         total = tf.zeros(self._shape_of(rows.union), values.dtype)
         for theirs, decoded in zip(rows.everyones, everyones, strict=True):
-            total = tf.tensor_scatter_nd_add(total, _places(rows.union, theirs), decoded)
+            total = tf.tensor_scatter_nd_add(total, places_of(rows.union, theirs), decoded)
         return self._sent(collective, self._scaled(total), rows.mine, new[0] if new else None)
 
-    def _all_reduce(self, rows: _Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
+    def _all_reduce(self, rows: Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
         import tensorflow as tf
 
         collective = self.collective.fork()
         if residual is not None:
             values += tf.gather(residual, rows.mine)
-        table = tf.scatter_nd(_places(rows.union, rows.mine), values, self._shape_of(rows.union))
+        table = tf.scatter_nd(places_of(rows.union, rows.mine), values, self._shape_of(rows.union))
         (total,) = collective.all_reduce([table], average=False, name=f"{self.name}.all_reduce")
         left = None if residual is None else tf.zeros_like(values)
         return self._sent(collective, self._scaled(total), rows.mine, left)
 
-    def _two_phase(self, rows: _Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
+    def _two_phase(self, rows: Rows, values: tf.Tensor, residual: tf.Variable | None) -> _Sent:
         """Each rank sums and encodes again the rows that it owns; ranks own what they touched.
 
         So what the second phase drops can stay in the owner's residual, at the row where it is sent
@@ -222,12 +169,12 @@ class SparseExchange:
 
         codec, collective = self.codec, self.collective.fork()
         assert codec is not None
-        owners = _owners(rows)
+        owners = owners_of(rows)
         order = tf.argsort(owners, stable=True)
         owned = tf.math.bincount(owners, minlength=collective.size, dtype=tf.int64)
         owned = tf.ensure_shape(owned, [collective.size])
         union = tf.gather(rows.union, order)
-        places = tf.gather(tf.math.invert_permutation(order), _places(rows.union, rows.mine))
+        places = tf.gather(tf.math.invert_permutation(order), places_of(rows.union, rows.mine))
 
         def spread(mine: tf.Tensor) -> list[tf.Tensor]:
             table = tf.scatter_nd(places, mine, self._shape_of(union))
@@ -306,31 +253,3 @@ class SparseExchange:
         import tensorflow as tf
 
         return tf.concat([tf.shape(rows), tf.constant(self._row_shape, tf.int32)], 0)
-
-
-def _owners(rows: _Rows) -> tf.Tensor:
-    """int32 [U]: for each row in the union one of the ranks that touched it, evenly."""
-    import tensorflow as tf
-
-    ranks = tf.repeat(tf.range(len(rows.everyones)), tf.cast(rows.counts, tf.int32))
-    places = tf.searchsorted(rows.union, tf.concat(rows.everyones, 0))
-    by_row = tf.gather(ranks, tf.argsort(places, stable=True))
-    times = tf.math.bincount(places, minlength=tf.size(rows.union))
-    first = tf.cumsum(times, exclusive=True)
-    return tf.gather(by_row, first + tf.range(tf.size(times)) % times)
-
-
-def _places(union: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """int32 [n, 1]: where each of `rows` is in `union`."""
-    import tensorflow as tf
-
-    return tf.searchsorted(union, rows)[:, tf.newaxis]
-
-
-def _narrowest(largest: int) -> Any:
-    """The type of integers in which numbers up to `largest` are sent."""
-    import tensorflow as tf
-
-    if largest < 1 << 16:
-        return tf.uint16
-    return tf.int32 if largest < 1 << 31 else tf.int64
