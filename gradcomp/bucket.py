@@ -7,8 +7,8 @@ Cuts fall on the codec's block boundaries, so a scale never crosses the edge of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,6 +82,19 @@ class Bucket:
     def segments(self) -> np.ndarray:
         """The whole table: the chunks' rows one after the other, which is every tensor in order."""
         return np.concatenate([chunk.segments for chunk in self.chunks])
+
+    def without(self, indices: Collection[int]) -> Bucket:
+        """The bucket less the variables of these indices. Cuts stay where they are."""
+        kept = [p for p, v in enumerate(self.variables) if v.index not in indices]
+        if len(kept) == len(self.variables):
+            return self
+        variables = tuple(self.variables[p] for p in kept)
+        chunks = []
+        for chunk in self.chunks:
+            segments = chunk.segments[np.isin(chunk.segments[:, 0], kept)]
+            segments[:, 0] = np.searchsorted(kept, segments[:, 0])
+            chunks.append(_chunk(self.codec, segments))
+        return replace(self, variables=variables, chunks=tuple(chunks))
 
 
 def sent_bytes(route: str, world_size: int, raw: int, payload: int) -> int:
@@ -163,6 +176,10 @@ def cut(codec: Codec, variables: Sequence[VariableSpec], parts: int) -> tuple[Ch
                 stop = min(variable.numel, (end - first) * codec.cut)
                 rows.append((tensor, start, stop - start, codec.kept(stop - start), variable.index))
             first += count
-        payload = sum(codec.payload_size(row[2]) for row in rows)
-        chunks.append(Chunk(np.array(rows, np.int64).reshape(-1, 5), payload))
+        chunks.append(_chunk(codec, np.array(rows, np.int64).reshape(-1, 5)))
     return tuple(chunks)
+
+
+def _chunk(codec: Codec | None, segments: np.ndarray) -> Chunk:
+    assert codec is not None  # dense buckets have no chunks
+    return Chunk(segments, sum(codec.payload_size(int(length)) for length in segments[:, 2]))

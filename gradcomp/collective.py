@@ -24,17 +24,23 @@ class Collective(Protocol):
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
     ) -> list[tf.Tensor]:
-        """Sum, or mean, of each tensor over all ranks, in the engine's own arithmetic."""
+        """Sum, or mean, of each tensor over all ranks, in the engine's own arithmetic.
+
+        Shapes are equal on all ranks; they need not be static.
+        """
         ...
 
     def all_gather(self, payload: tf.Tensor, *, sizes: Sequence[int], name: str) -> tf.Tensor:
         """All ranks' payloads in rank order, uint8 [sum(sizes)]; rank r brings `sizes[r]` bytes."""
         ...
 
-    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
+    def all_to_all(
+        self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
+    ) -> tf.Tensor:
         """Sends `splits[r]` bytes to rank r; returns what all sent here, in rank order.
 
-        Ranks cut equally, so the result is uint8 [size · splits[rank]].
+        Ranks cut equally, so the result is uint8 [size · splits[rank]]. Where that is not known
+        before a step runs, `splits` is an int64 tensor [size].
         """
         ...
 
@@ -63,7 +69,7 @@ class Meter:
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
     ) -> list[tf.Tensor]:
-        total = sum(t.shape.num_elements() * t.dtype.size for t in tensors)
+        total = sum(_numel(t) * t.dtype.size for t in tensors)
         self.sent += 2 * (self.size - 1) * total // self.size
         return self._collective.all_reduce(tensors, average=average, name=name)
 
@@ -71,8 +77,10 @@ class Meter:
         self.sent += (self.size - 1) * payload.shape.num_elements()
         return self._collective.all_gather(payload, sizes=sizes, name=name)
 
-    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
-        self.sent += payload.shape.num_elements() - splits[self.rank]
+    def all_to_all(
+        self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
+    ) -> tf.Tensor:
+        self.sent += _numel(payload) - splits[self.rank]
         return self._collective.all_to_all(payload, splits=splits, name=name)
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
@@ -83,6 +91,18 @@ class Meter:
 
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
         return self._collective.all_gather_object(value, name=name)
+
+    def fork(self) -> Meter:
+        """One for a branch of a graph: what it counts has to be returned from the branch."""
+        return Meter(self._collective)
+
+
+def _numel(tensor: tf.Tensor) -> Any:
+    """An int, or an int64 tensor where the shape is not static."""
+    import tensorflow as tf
+
+    static = tensor.shape.num_elements()
+    return tf.size(tensor, tf.int64) if static is None else static
 
 
 class LocalCollective:
@@ -173,10 +193,12 @@ class LocalRank:
             raise ValueError(f"{name}: expected {sizes[self.rank]} bytes, got {payload.shape}")
         return tf.concat(self._share(name, payload), 0)
 
-    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
+    def all_to_all(
+        self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
+    ) -> tf.Tensor:
         import tensorflow as tf
 
-        parts = self._share(name, tf.split(payload, list(splits)))
+        parts = self._share(name, tf.split(payload, splits, num=self.size))
         return tf.concat([part[self.rank] for part in parts], 0)
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:

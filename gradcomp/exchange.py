@@ -137,22 +137,3 @@ class Exchange:
 
 def _like(gradients: list[tf.Tensor]) -> tuple[list[tuple[int, ...]], list[str]]:
     return [tuple(g.shape) for g in gradients], [g.dtype.name for g in gradients]
-
-
-def exchange_sparse(
-    slices: tf.IndexedSlices, collective: Collective, *, average: bool, name: str
-) -> tuple[tf.IndexedSlices, tf.Tensor]:
-    """Gathers every rank's rows, uncompressed; the sum over ranks stays a list of slices.
-
-    Returns:
-      (slices with all ranks' rows in rank order, bool scalar whether all values are finite).
-    """
-    import tensorflow as tf
-
-    values = collective.all_gather_rows(slices.values, name=f"{name}.values")
-    # Layers differ in the type of their indices, ranks must not.
-    indices = collective.all_gather_rows(tf.cast(slices.indices, tf.int64), name=f"{name}.indices")
-    if average:
-        values = values / tf.cast(collective.size, values.dtype)
-    finite = tf.reduce_all(tf.math.is_finite(values))
-    return tf.IndexedSlices(values, indices, slices.dense_shape), finite

@@ -7,7 +7,7 @@ around it: which residuals exist, and when new ones replace the old.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,20 +73,61 @@ def keep_absent(
     return BucketState(residuals, tf.cond(tf.reduce_all(present), lambda: after, keep))
 
 
+def take_chunk(bucket: Bucket, part: Bucket, rank: int, residual: tf.Tensor) -> tf.Tensor:
+    """The residual of the chunk of `part`, the bucket without some of its variables."""
+    import tensorflow as tf
+
+    if part is bucket:
+        return residual
+    return tf.concat(
+        [residual[:0], *(p for p, kept in _pieces(bucket, part, rank, residual) if kept)], 0
+    )
+
+
+def put_chunk(
+    bucket: Bucket, part: Bucket, rank: int, residual: tf.Tensor, new: tf.Tensor
+) -> tf.Tensor:
+    """The bucket's residual with `new` in the place of what `take_chunk` took."""
+    import tensorflow as tf
+
+    if part is bucket:
+        return new
+    merged, at = [residual[:0]], 0
+    for piece, kept in _pieces(bucket, part, rank, residual):
+        end = at + piece.shape[0] if kept else at
+        merged.append(new[at:end] if kept else piece)
+        at = end
+    return tf.concat(merged, 0)
+
+
+def _pieces(
+    bucket: Bucket, part: Bucket, rank: int, residual: tf.Tensor
+) -> Iterator[tuple[tf.Tensor, bool]]:
+    """The residual's segments, and whether each is in `part`."""
+    at = 0
+    for tensor, _, length, _, _ in bucket.chunks[rank].segments:
+        yield residual[at : at + length], bucket.variables[tensor] in part.variables
+        at += length
+
+
 def commit(
     finite: tf.Tensor,
-    residuals: Sequence[tuple[tf.Variable, tf.Tensor]],
+    residuals: Sequence[tuple[tf.Variable, tf.Tensor | tf.IndexedSlices]],
     step: tf.Variable,
 ) -> None:
     """Replaces the residuals and counts the step, all together, only if `finite`.
 
-    A step that is skipped for an overflow thus leaves no trace, and its random bits come again.
+    A step that is skipped for an overflow thus leaves no trace, and its random bits come again. Of
+    a residual that comes as slices only those rows are written.
     """
     import tensorflow as tf
 
     def assign() -> tf.Tensor:
         for variable, value in residuals:
-            variable.assign(value)
+            if isinstance(value, tf.IndexedSlices):
+                variable.scatter_update(value)
+            else:
+                variable.assign(value)
         step.assign_add(1)
         return tf.constant(True)
 

@@ -17,11 +17,12 @@ from gradcomp import feedback, kinds, live
 from gradcomp.bucket import Bucket, sent_bytes
 from gradcomp.collective import Collective, Meter
 from gradcomp.errors import StateError
-from gradcomp.exchange import Exchange, Randomness, exchange_sparse
+from gradcomp.exchange import Exchange, Randomness
 from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
 from gradcomp.kinds import Gradient
 from gradcomp.plan import Plan
+from gradcomp.sparse import SparseExchange
 from gradcomp.xla import refuse_xla
 
 
@@ -71,7 +72,7 @@ class _Step:
     missing: frozenset[int]
     present: tf.Tensor
     verdicts: list[tf.Tensor] = field(default_factory=list)
-    updates: list[tuple[tf.Variable, tf.Tensor]] = field(default_factory=list)
+    updates: list[tuple[tf.Variable, tf.Tensor | tf.IndexedSlices]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.reduced: list[Gradient] = list(self.gradients)
@@ -218,14 +219,9 @@ class Reducer:
         step = _Step(meter, randomness, filled, missing, present, updates=updates)
         for bucket in self.plan.buckets:
             self._reduce_bucket(bucket, step)
-        for index in self._sparse_indices:
-            step.reduced[index], finite = exchange_sparse(
-                filled[index], meter, average=self._average, name=f"{self._name}.sparse{index}"
-            )
-            step.verdicts.append(finite)
+            self._reduce_sparse(bucket, step)
         feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
-        raw = sent_bytes("dense", meter.size, self.plan.raw_bytes, self.plan.raw_bytes)
-        self._count(raw, meter.sent)
+        self._count(self._raw_bytes(filled), meter.sent)
         return Reduction(step.reduced, present)
 
     def fill(self, gradients: Sequence[Gradient]) -> list[Gradient]:
@@ -256,17 +252,43 @@ class Reducer:
         (counts,) = meter.all_reduce([mine], average=False, name=f"{self._name}.present")
         return counts > 0
 
-    def _reduce_bucket(self, bucket: Bucket, step: _Step) -> None:
-        variables = [v for v in bucket.variables if v.index not in self._sparse_indices]
-        if not variables:
+    def _raw_bytes(self, gradients: Sequence[Gradient]) -> Any:
+        """What the gradients would cost as they are: slices gathered, tensors all-reduced."""
+        size, dense, sliced = self._collective.size, 0, 0
+        for v, gradient in zip(self.plan.variables, gradients, strict=True):
+            if isinstance(gradient, tf.IndexedSlices):
+                for tensor in (gradient.values, gradient.indices):
+                    sliced += (size - 1) * tensor.dtype.size * tf.size(tensor, tf.int64)
+            else:
+                dense += v.raw_bytes
+        return sent_bytes("dense", size, dense, dense) + sliced
+
+    def _reduce_sparse(self, bucket: Bucket, step: _Step) -> None:
+        for v in bucket.variables:
+            if v.index not in self._sparse_indices:
+                continue
+            residual = self.residuals.get(v.index)
+            reduce = SparseExchange(
+                v,
+                len(self.plan.variables),
+                bucket.codec,
+                step.meter,
+                step.randomness,
+                self._average,
+                f"{self._name}.sparse{v.index}",
+            )
+            result = reduce(step.gradients[v.index], residual)
+            step.reduced[v.index] = result.slices
+            step.verdicts.append(result.finite)
+            if residual is not None:
+                step.updates.append((residual, result.residual))
+
+    def _reduce_bucket(self, whole: Bucket, step: _Step) -> None:
+        bucket = whole.without(self._sparse_indices)
+        if not bucket.variables:
             return
-        # The layout is the plan's, so that a chunk's residual keeps its place: a variable whose
-        # gradients turn out to be sparse leaves zeros in it.
-        gradients = [
-            step.gradients[v.index] if v in variables else tf.zeros(v.shape, v.dtype)
-            for v in bucket.variables
-        ]
-        old = self._state(bucket)
+        gradients = [step.gradients[v.index] for v in bucket.variables]
+        old = self._state(whole, bucket)
         reduce = Exchange(
             bucket,
             step.meter,
@@ -285,20 +307,25 @@ class Reducer:
             tf.gather(step.present, [v.index for v in bucket.variables]),
         )
         for position, v in enumerate(bucket.variables):
-            if v in variables:
-                step.reduced[v.index] = result.gradients[position]
+            step.reduced[v.index] = result.gradients[position]
             if new.residuals is not None:
                 step.updates.append((self.residuals[v.index], new.residuals[position]))
         if new.chunk_residual is not None:
-            step.updates.append((self.chunk_residuals[bucket.index], new.chunk_residual))
+            chunk = self.chunk_residuals[bucket.index]
+            value = feedback.put_chunk(
+                whole, bucket, step.meter.rank, chunk.read_value(), new.chunk_residual
+            )
+            step.updates.append((chunk, value))
 
-    def _state(self, bucket: Bucket) -> BucketState:
+    def _state(self, whole: Bucket, bucket: Bucket) -> BucketState:
         if bucket.variables[0].index not in self.residuals:
             return BucketState()
         chunk = self.chunk_residuals.get(bucket.index)
         return BucketState(
             [self.residuals[v.index].read_value() for v in bucket.variables],
-            None if chunk is None else chunk.read_value(),
+            None
+            if chunk is None
+            else feedback.take_chunk(whole, bucket, self._collective.rank, chunk.read_value()),
         )
 
     def _count(self, raw: Any, sent: Any) -> None:

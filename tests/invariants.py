@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
+from invariants_sparse import sparse_checks
 
 import gradcomp as gc
 from gradcomp.bucket import VariableSpec
@@ -282,6 +283,7 @@ def all_checks() -> Iterator[tuple[str, Callable[[Collective, str], Any]]]:
         yield f"missing_gradients[{spec}]", lambda r, n, c=codec: missing_gradients(r, c, n)
     yield "identity_is_dense", identity_is_dense
     yield "sparse_gradients", sparse_gradients
+    yield from sparse_checks()
 
 
 def _residuals_of(reducer: Reducer, rank: int, index: int) -> list[np.ndarray]:

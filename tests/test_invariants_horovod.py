@@ -17,6 +17,10 @@ def test_invariant(outcomes, check) -> None:
     values(outcomes, check, RANKS)
 
 
+def test_slices_in_graphs(outcomes) -> None:
+    values(outcomes, "sparse_in_graphs", RANKS)
+
+
 def test_disagreement_is_told_alike_on_all_ranks(outcomes) -> None:
     messages = values(outcomes, "disagreement", RANKS)
     assert len(set(messages)) == 1

@@ -171,10 +171,11 @@ def test_reduce() -> None:
     [
         ({"family": "zip"}, "zip"),
         ({"ranks": [1, 1]}, "2 ranks for 1 tensors"),
-        ({"ranks": [2]}, "2 where 1 dims are left"),
-        ({"ranks": [-1]}, "-1 where 1 dims are left"),
-        ({"ranks": [255], "dims": [1] * 255}, "255 where 255 dims are left, of 254 allowed"),
-        ({"dims": [3, 1]}, "ranks leave 1 of 2 dims over"),
+        ({"ranks": [2]}, r"dims has shape \[1\], not \[2\]"),
+        ({"ranks": [-1]}, r"-1 is not in \[0, 254\]"),
+        ({"ranks": [255], "dims": [1] * 255}, r"255 is not in \[0, 254\]"),
+        ({"dims": [3, 1]}, r"dims has shape \[2\], not \[1\]"),
+        ({"dims": [[3]]}, r"dims has shape \[1, 1\], not \[1\]"),
         ({"dims": [-3]}, "-3 is negative"),
         ({"ranks": [2], "dims": [2**40, 2**40]}, "1099511627776 is negative or makes"),
         ({"world": 0}, "0"),
@@ -182,8 +183,13 @@ def test_reduce() -> None:
     ],
 )
 def test_attributes(changes: dict[str, Any], named: str) -> None:
-    attributes = {"family": "float32", "T": [tf.float32], "world": 1, "dims": [3], "ranks": [1]}
-    inputs = {"payloads": tf.zeros([12], tf.uint8), "segments": rows((0, 0, 3, 0, 0)), "scale": 1.0}
+    attributes = {"family": "float32", "T": [tf.float32], "world": 1, "ranks": [1]}
+    inputs = {
+        "payloads": tf.zeros([12], tf.uint8),
+        "segments": rows((0, 0, 3, 0, 0)),
+        "scale": 1.0,
+        "dims": [3],
+    }
     arguments = attributes | inputs | changes
     with pytest.raises(tf.errors.InvalidArgumentError, match=named):
         kernels.load_ops().gradcomp_decode(**arguments)

@@ -47,12 +47,10 @@ bool RegisterAll() {
              {"payloads: uint8", "residual: num_residuals * float", "segments: int64", "rng: int64",
               "scale: float"},
              {"payload: uint8", "new_residual: num_residuals * float"});
-  // dims: the tensors' dimensions, joined; ranks: how many each has. (The C API reads no
-  // list(shape).)
+  // dims: the tensors' dimensions, joined; ranks: how many each has.
   RegisterOp("GradcompDecode",
-             {"T: list({float, half, bfloat16}) >= 1", "world: int >= 1", "dims: list(int)",
-              "ranks: list(int) >= 1"},
-             {"payloads: uint8", "segments: int64", "scale: float"},
+             {"T: list({float, half, bfloat16}) >= 1", "world: int >= 1", "ranks: list(int) >= 1"},
+             {"payloads: uint8", "segments: int64", "scale: float", "dims: int64"},
              {"tensors: T", "finite: bool"});
   RegisterEncodeKernel();
   RegisterReduceKernel();

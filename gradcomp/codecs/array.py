@@ -59,21 +59,22 @@ class ArrayCodec(Codec):
         self,
         gradients: Sequence[Any],
         residuals: Sequence[Any] | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
     ) -> tuple[Any, list[Any] | None]:
         """As `Codec.encode_bucket`."""
         count = len(gradients)
         old = [] if residuals is None else list(residuals)
 
-        def encode(*inputs: Any) -> list[Any]:
+        def encode(segments: np.ndarray, *inputs: Any) -> list[Any]:
             rng, arrays = inputs[:4], inputs[4:]
             payload, new = reference.encode(
                 _Segments(self), arrays[:count], arrays[count:] or None, segments, rng
             )
             return [payload, *(new or [])]
 
-        payload, *new = _run(encode, [*rng, *gradients, *old], self._encoded(segments, old))
+        inputs = [segments, *rng, *gradients, *old]
+        payload, *new = _run(encode, inputs, self._encoded(segments, old))
         return payload, None if residuals is None else _store(old, new)
 
     def reduce_bucket(
@@ -81,47 +82,61 @@ class ArrayCodec(Codec):
         payloads: Any,
         world: int,
         residual: Any | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
         scale: Any,
     ) -> tuple[Any, Any | None]:
         """As `Codec.reduce_bucket`."""
         old = [] if residual is None else [residual]
 
-        def reduce(payloads: Payload, scale: float, *inputs: Any) -> list[Any]:
+        def reduce(
+            payloads: Payload, scale: float, segments: np.ndarray, *inputs: Any
+        ) -> list[Any]:
             residual = inputs[4] if old else None
             payload, new = reference.reduce(
                 _Segments(self), payloads, world, residual, segments, inputs[:4], scale
             )
             return [payload] if new is None else [payload, new]
 
-        payload, *new = _run(reduce, [payloads, scale, *rng, *old], self._encoded(segments, old))
+        inputs = [payloads, scale, segments, *rng, *old]
+        payload, *new = _run(reduce, inputs, self._encoded(segments, old))
         return payload, None if residual is None else _store(old, new)[0]
 
     def decode_bucket(
         self,
         payloads: Any,
         world: int,
-        segments: np.ndarray,
+        segments: Any,
         scale: Any,
-        shapes: Sequence[tuple[int, ...]],
+        shapes: Sequence[tuple[Any, ...]],
         dtypes: Sequence[str],
     ) -> tuple[list[Any], Any]:
         """As `Codec.decode_bucket`."""
 
-        def decode(payloads: Payload, scale: float) -> list[Any]:
+        def decode(payloads: Payload, scale: float, segments: np.ndarray, *dims: int) -> list[Any]:
+            left = iter(dims)
             values, finite = reference.decode(
-                _Segments(self), payloads, world, segments, scale, shapes, dtypes
+                _Segments(self),
+                payloads,
+                world,
+                segments,
+                scale,
+                [tuple(next(left) for _ in shape) for shape in shapes],
+                dtypes,
             )
             return [*values, finite]
 
-        outputs = [*zip(dtypes, shapes, strict=True), ("bool", ())]
-        *values, finite = _run(decode, [payloads, scale], outputs)
+        dims = [dim for shape in shapes for dim in shape]
+        static = [tuple(None if kernels.is_tensor(d) else d for d in shape) for shape in shapes]
+        outputs = [*zip(dtypes, static, strict=True), ("bool", ())]
+        *values, finite = _run(decode, [payloads, scale, segments, *dims], outputs)
         return values, finite
 
-    def _encoded(self, segments: np.ndarray, residuals: list[Any]) -> list[tuple[str, Any]]:
+    def _encoded(self, segments: Any, residuals: list[Any]) -> list[tuple[str, Any]]:
         """(dtype, shape) of a payload and of the residuals that come with it."""
-        size = sum(self.payload_size(int(length)) for length in segments[:, 2])
+        size = None
+        if not kernels.is_tensor(segments):
+            size = sum(self.payload_size(int(length)) for length in segments[:, 2])
         return [("uint8", (size,)), *(("float32", tuple(r.shape)) for r in residuals)]
 
 

@@ -110,8 +110,20 @@ class Codec(abc.ABC):
     def payload_size(self, numel: int) -> int:
         """Bytes that stand for `numel` elements, exactly."""
 
-    def kept(self, numel: int) -> int:
-        """How many of `numel` elements are sent, for codecs that select; 0 for all others."""
+    def payload_sizes(self, numels: Any) -> Any:
+        """int64 [n]: `payload_size` of each of int64 [n], both tensors."""
+        import tensorflow as tf
+
+        def sizes(numels: np.ndarray) -> np.ndarray:
+            return np.array([self.payload_size(int(numel)) for numel in numels], np.int64)
+
+        return tf.ensure_shape(tf.numpy_function(sizes, [numels], tf.int64), numels.shape)
+
+    def kept(self, numel: Any) -> Any:
+        """How many of `numel` elements are sent, for codecs that select; 0 for all others.
+
+        `numel` is an integer, or an int64 tensor whose elements are meant one by one.
+        """
         return 0
 
     def encode(self, x: Any, *, seed: Any = 0, step: Any = 0) -> Any:
@@ -187,15 +199,16 @@ class Codec(abc.ABC):
     def _segments(self, numel: int) -> np.ndarray:
         return np.array([[0, 0, numel, self.kept(numel), 0]], np.int64)
 
-    # A bucket of tensors. Segments are int64 [S, 5] rows (tensor, start, length, kept, stream);
-    # rng is (seed, step, rank, phase).
+    # A bucket of tensors. Segments are int64 [S, 5] rows (tensor, start, length, kept, stream), a
+    # tensor where lengths are not static, as then are the dimensions in `shapes`; rng is (seed,
+    # step, rank, phase).
 
     @abc.abstractmethod
     def encode_bucket(
         self,
         gradients: Sequence[Any],
         residuals: Sequence[Any] | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
     ) -> tuple[Any, list[Any] | None]:
         """(payload, new residuals) of gradient + residual; arrays are updated in place."""
@@ -206,7 +219,7 @@ class Codec(abc.ABC):
         payloads: Any,
         world: int,
         residual: Any | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
         scale: Any,
     ) -> tuple[Any, Any | None]:
@@ -217,9 +230,9 @@ class Codec(abc.ABC):
         self,
         payloads: Any,
         world: int,
-        segments: np.ndarray,
+        segments: Any,
         scale: Any,
-        shapes: Sequence[tuple[int, ...]],
+        shapes: Sequence[tuple[Any, ...]],
         dtypes: Sequence[str],
     ) -> tuple[list[Any], Any]:
         """(outputs, whether all are finite): the sum of `world` payloads in rank order × scale."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gradcomp import kernels
 from gradcomp.codecs import checks
 from gradcomp.codecs.base import Codec
@@ -32,7 +30,7 @@ class KernelCodec(Codec):
         self,
         gradients: Sequence[Any],
         residuals: Sequence[Any] | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
     ) -> tuple[Any, list[Any] | None]:
         """As `Codec.encode_bucket`."""
@@ -44,7 +42,7 @@ class KernelCodec(Codec):
         payloads: Any,
         world: int,
         residual: Any | None,
-        segments: np.ndarray,
+        segments: Any,
         rng: Sequence[Any],
         scale: Any,
     ) -> tuple[Any, Any | None]:
@@ -56,9 +54,9 @@ class KernelCodec(Codec):
         self,
         payloads: Any,
         world: int,
-        segments: np.ndarray,
+        segments: Any,
         scale: Any,
-        shapes: Sequence[tuple[int, ...]],
+        shapes: Sequence[tuple[Any, ...]],
         dtypes: Sequence[str],
     ) -> tuple[list[Any], Any]:
         """As `Codec.decode_bucket`."""

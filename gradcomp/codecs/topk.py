@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from gradcomp import kernels
 from gradcomp.codecs import checks
 from gradcomp.codecs.base import codec
 from gradcomp.codecs.bf16 import BF16
@@ -53,8 +55,14 @@ class TopK(KernelCodec):
         object.__setattr__(self, "density", density)
         object.__setattr__(self, "values", values)
 
-    def kept(self, numel: int) -> int:
+    def kept(self, numel: Any) -> Any:
         """k of `numel` elements; 0 of none."""
+        if kernels.is_tensor(numel):
+            import tensorflow as tf
+
+            # The same operations of the same double precision give the same number.
+            share = tf.math.ceil(self.density * tf.cast(numel, tf.float64))
+            return tf.minimum(numel, tf.maximum(tf.cast(share, numel.dtype), 1))
         return min(numel, max(1, math.ceil(self.density * numel)))
 
     def error_bound(self, x: np.ndarray) -> np.ndarray:

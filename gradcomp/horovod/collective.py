@@ -33,7 +33,8 @@ class HorovodCollective:
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
     ) -> list[tf.Tensor]:
-        numel = sum(t.shape.num_elements() for t in tensors)
+        static = all(t.shape.is_fully_defined() for t in tensors)
+        numel = sum(t.shape.num_elements() for t in tensors) if static else "dynamic"
         # A group is one collective of fixed layout; single tensors would be fused as they happen to
         # arrive, and from three ranks on the order of a ring's additions depends on the layout.
         return hvd.grouped_allreduce(
@@ -48,14 +49,17 @@ class HorovodCollective:
         gathered = hvd.allgather(payload, name=f"{name}.uint8.{total}", ignore_name_scope=True)
         return tf.ensure_shape(gathered, [total])
 
-    def all_to_all(self, payload: tf.Tensor, *, splits: Sequence[int], name: str) -> tf.Tensor:
+    def all_to_all(
+        self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
+    ) -> tf.Tensor:
+        static = not tf.is_tensor(splits)
         received, _ = hvd.alltoall(
             payload,
-            splits=tf.constant(splits, tf.int32),
-            name=f"{name}.uint8.{sum(splits)}",
+            splits=tf.cast(splits, tf.int32),
+            name=f"{name}.uint8.{sum(splits) if static else 'dynamic'}",
             ignore_name_scope=True,
         )
-        return tf.ensure_shape(received, [self.size * splits[self.rank]])
+        return tf.ensure_shape(received, [self.size * splits[self.rank] if static else None])
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         return hvd.allgather(tensor, name=f"{name}.{tensor.dtype.name}", ignore_name_scope=True)

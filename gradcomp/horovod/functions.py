@@ -86,8 +86,9 @@ def allreduce(
     """The mean, or sum, of a tensor over all Horovod ranks.
 
     Args:
-      tensor: float32, float16 or bfloat16 of static shape if compressed; otherwise anything that
-        Horovod's own `allreduce` takes, which then does the work.
+      tensor: float32, float16 or bfloat16 of static shape if compressed, or `tf.IndexedSlices` with
+        a static `dense_shape`; otherwise anything that Horovod's own `allreduce` takes, which then
+        does the work.
       average: older way to say `op`.
       compression: codec, spec, `Policy` (the tensor's name decides), or None.
       op: `hvd.Average` (default) or `hvd.Sum`; uncompressed, all of Horovod's.
@@ -96,7 +97,8 @@ def allreduce(
       seed: of the random bits of stochastic rounding; equal on all ranks.
 
     Returns:
-      A tensor of the same shape and dtype, bit-identical on all ranks.
+      A tensor of the same shape and dtype, bit-identical on all ranks. Of compressed slices, slices
+      with every row that any rank has, once, ascending.
     """
     chosen = as_compression(compression)
     if average is not None:
@@ -134,7 +136,7 @@ def grouped_allreduce(
     if chosen is None and state is None:
         return hvd.grouped_allreduce(tensors, op=op, name=name, **horovod_arguments)
     refuse_unsupported("allreduce", horovod_arguments)
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    tensors = [t if _is_sliced(t) else tf.convert_to_tensor(t) for t in tensors]
     options = Options(average=as_average(op), error_feedback=state is not None, seed=seed)
     plan = _plan(tensors, chosen, name)
     if state is None:
@@ -165,6 +167,12 @@ def _reducer(plan: Plan, options: Options, state: FeedbackState | None, name: st
 def _plan(tensors: Sequence[tf.Tensor], chosen: Policy | Codec | str | None, name: Any) -> Plan:
     specs = []
     labels = [name or f"tensor_{i}" for i in range(len(tensors))]
+    for label, tensor in zip(labels, tensors, strict=True):
+        if _is_sliced(tensor) and not tensor.shape.is_fully_defined():
+            raise ValueError(
+                f"{label} is tf.IndexedSlices whose dense_shape is not known before a step runs, "
+                "and a residual or a plan needs it: give it a constant dense_shape"
+            )
     for i, (_, shape, dtype) in enumerate(describe(tensors)):
         if isinstance(chosen, Policy):
             one = chosen.codec_for(labels[i], shape, dtype)
@@ -175,8 +183,14 @@ def _plan(tensors: Sequence[tf.Tensor], chosen: Policy | Codec | str | None, nam
                 f"{labels[i]} has dtype {dtype}; {one.spec} compresses float32, float16 and "
                 "bfloat16: cast it, or pass compression=None"
             )
-        specs.append(VariableSpec(i, labels[i], shape, dtype, one))
+        # Slices and tensors of the same shape are not exchanged alike, and need two reducers.
+        path = f"{labels[i]} (slices)" if _is_sliced(tensors[i]) else labels[i]
+        specs.append(VariableSpec(i, path, shape, dtype, one))
     return Plan(tuple(specs), hvd.size())
+
+
+def _is_sliced(tensor: Any) -> bool:
+    return isinstance(tensor, tf.IndexedSlices)
 
 
 def _operation_name(tensors: Sequence[tf.Tensor], name: str | None) -> str:

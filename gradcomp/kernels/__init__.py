@@ -5,7 +5,9 @@ length, kept, stream): a run of `length` elements of flat tensor number `tensor`
 which top-k keeps `kept` (0 for other families); `stream` tells the variables' random numbers apart.
 Rows are in order and cover every tensor once; an empty tensor has one row of length 0. A payload is
 its segments' payloads, one after the other, `payload_size(params, segments)` bytes.
-`rng` is (seed, step, rank, phase): integers, or for tensors also scalar tensors.
+`rng` is (seed, step, rank, phase): integers, or for tensors also scalar tensors. Where the number
+of elements is known only when a graph runs, `segments` is an int64 tensor, and the dimensions in
+`shapes` may be scalar tensors.
 
 `gradcomp.reference` defines each kernel. NumPy's come from `gradcomp._native`, TensorFlow's from
 `_ops.so`; each is loaded at the first call that needs it, and TensorFlow is not imported before.
@@ -17,8 +19,6 @@ and gives None.
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-
-from numpy.typing import ArrayLike
 
 from gradcomp.errors import CodecError
 from gradcomp.kernels import numpy_kernels, tensorflow_kernels
@@ -46,7 +46,7 @@ def encode(
     params: KernelParams,
     gradients: Sequence[Any],
     residuals: Sequence[Any] | None,
-    segments: ArrayLike,
+    segments: Any,
     rng: Sequence[Any],
 ) -> tuple[Any, list[Any] | None]:
     """Encodes a bucket; with residuals, encodes gradient + residual and keeps what that loses.
@@ -75,9 +75,9 @@ def decode(
     params: KernelParams,
     payloads: Any,
     world: int,
-    segments: ArrayLike,
+    segments: Any,
     scale: Any,
-    shapes: Sequence[tuple[int, ...]],
+    shapes: Sequence[tuple[Any, ...]],
     dtypes: Sequence[str],
 ) -> tuple[list[Any], Any]:
     """Decodes `world` payloads, adds them up in rank order and multiplies by `scale`.
@@ -104,7 +104,7 @@ def reduce(
     payloads: Any,
     world: int,
     residual: Any | None,
-    segments: ArrayLike,
+    segments: Any,
     rng: Sequence[Any],
     scale: Any,
 ) -> tuple[Any, Any | None]:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from gradcomp.errors import CodecError
 from gradcomp.kernels.inputs import is_tensor, static_shape
@@ -23,7 +22,7 @@ def encode(
     params: KernelParams,
     gradients: Sequence[Any],
     residuals: Sequence[Any] | None,
-    segments: ArrayLike,
+    segments: Any,
     rng: Sequence[Any],
 ) -> tuple[Any, list[Any] | None]:
     """`gradcomp.kernels.encode`; the new residuals are fresh tensors."""
@@ -37,7 +36,10 @@ def encode(
         segments=_table(segments),
         rng=_words(rng),
     )
-    if not _eager():
+    if is_tensor(segments):
+        for residual, gradient in zip(new, inputs, strict=False):
+            residual.set_shape(gradient.shape)
+    elif not _eager():
         payload.set_shape([payload_size(params, np.asarray(segments))])
         for i, (residual, gradient) in enumerate(zip(new, inputs, strict=False)):
             residual.set_shape(static_shape(gradient, f"gradient {i}"))
@@ -48,9 +50,9 @@ def decode(
     params: KernelParams,
     payloads: Any,
     world: int,
-    segments: ArrayLike,
+    segments: Any,
     scale: Any,
-    shapes: Sequence[tuple[int, ...]],
+    shapes: Sequence[tuple[Any, ...]],
     dtypes: Sequence[str],
 ) -> tuple[list[Any], Any]:
     """`gradcomp.kernels.decode`."""
@@ -63,14 +65,14 @@ def decode(
         payloads=_tensor(payloads, "payloads", "uint8"),
         segments=_table(segments),
         scale=_scalar(scale),
+        dims=_integers([dim for shape in shapes for dim in shape]),
         T=list(map(import_tensorflow().as_dtype, dtypes)),
         world=world,
-        dims=[dim for shape in shapes for dim in shape],
         ranks=[len(shape) for shape in shapes],
     )
     if not _eager():
         for tensor, shape in zip(tensors, shapes, strict=True):
-            tensor.set_shape(shape)
+            tensor.set_shape([None if is_tensor(dim) else dim for dim in shape])
         finite.set_shape([])
     return list(tensors), finite
 
@@ -80,7 +82,7 @@ def reduce(
     payloads: Any,
     world: int,
     residual: Any | None,
-    segments: ArrayLike,
+    segments: Any,
     rng: Sequence[Any],
     scale: Any,
 ) -> tuple[Any, Any | None]:
@@ -96,7 +98,10 @@ def reduce(
         scale=_scalar(scale),
         world=world,
     )
-    if not _eager():
+    if is_tensor(segments):
+        for tensor, before in zip(new, old, strict=True):
+            tensor.set_shape(before.shape)
+    elif not _eager():
         payload.set_shape([payload_size(params, np.asarray(segments))])
         for tensor, before in zip(new, old, strict=True):
             tensor.set_shape(static_shape(before, "residual"))
@@ -141,7 +146,17 @@ def _tensor(x: Any, what: str, *dtypes: str) -> Any:
 # a path that is four to seven times as slow.
 
 
-def _table(segments: ArrayLike) -> Any:
+def _integers(values: Sequence[Any]) -> Any:
+    """int64 [n] of integers and scalar tensors."""
+    tf = import_tensorflow()
+    if any(map(is_tensor, values)):
+        return tf.stack([tf.cast(value, tf.int64) for value in values])
+    return tf.constant(values, tf.int64)
+
+
+def _table(segments: Any) -> Any:
+    if is_tensor(segments):
+        return _tensor(segments, "segments", "int64")
     tf = import_tensorflow()
     return tf.constant(segments, tf.int64)
 
