@@ -230,20 +230,51 @@ def everything(net: keras.Model) -> list[bytes]:
     return [v.numpy().tobytes() for v in variables] + [b"%d" % reducer.epoch.read()]
 
 
-def it_resumes_in_its_stage() -> None:
-    """Saved in the second of three stages, by each of the ways, it goes on bit for bit."""
-    warmup = gc.Warmup(TwoPhaseQuantize(bits=2, block_size=32), epochs=2)
-    resumes_bit_for_bit("warmup", lambda seed: network(warmup, seed=seed), velocities=False)
-
-
-def momentum_resumes() -> None:
-    warmup = gc.Warmup(gc.TopK(density=0.05), epochs=2, start=0.5)
+def it_resumes_in_its_stage_bit_for_bit() -> None:
+    """Saved in the second of three stages, in each of the ways; with all kinds of state."""
+    warmup = gc.Warmup(
+        gc.Policy(
+            TwoPhaseQuantize(bits=2, block_size=32), rules=[("bias", gc.TopK(0.1))], min_numel=9
+        ),
+        epochs=2,
+        start="none",
+    )
 
     def make(seed: int) -> keras.Model:
         sgd = keras.optimizers.SGD(0.1, momentum=0.8, nesterov=True, global_clipnorm=1.0)
         return network(warmup, sgd, seed, error_feedback="momentum")
 
-    net = resumes_bit_for_bit("momentum", make, velocities=True)
+    net = make(1)
+    fit(net, 2)
+    reducer = net.optimizer._reducer
+    assert reducer.epoch.read() == 2
+    for kept in (reducer.velocities, reducer.residuals, reducer.chunk_residuals):
+        assert kept
+        assert all(np.any(v.numpy()) for v in kept.values() if v.shape.num_elements() > 9)
+    mine = str(FOLDER / f"warmup{hvd.rank()}")
+    net.save(f"{mine}.keras")
+    path = tf.train.Checkpoint(model=net, optimizer=net.optimizer).save(mine)
+    gc.save_state(FOLDER / "warmup", model=net)
+    fit(net, 3, initial_epoch=2)
+    end = everything(net)
+
+    def from_keras() -> keras.Model:
+        return keras.models.load_model(f"{mine}.keras")
+
+    def from_checkpoint() -> keras.Model:
+        other = make(2)
+        tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
+        return other
+
+    def from_state() -> keras.Model:
+        gc.restore_state(FOLDER / "warmup", model=net)
+        assert everything(net) != end
+        return net
+
+    for load in (from_keras, from_checkpoint, from_state):
+        other = load()
+        fit(other, 1)  # whatever number Keras gives the epoch
+        assert everything(other) == end, load
     optimizer = net.optimizer
     config = optimizer.get_config()
     assert config["momentum"] == 0.8
@@ -255,57 +286,25 @@ def momentum_resumes() -> None:
     assert again.get_config() == config
 
 
-def resumes_bit_for_bit(name: str, make: Any, velocities: bool) -> keras.Model:
-    net = make(1)
-    fit(net, 1)
-    reducer = net.optimizer._reducer
-    assert reducer.epoch.read() == 1
-    assert all(np.any(v.numpy()) for v in reducer.velocities.values())
-    assert bool(reducer.velocities) == velocities
-    assert bool(reducer.chunk_residuals) != velocities
-    net.save(FOLDER / f"{name}{hvd.rank()}.keras")
-    path = tf.train.Checkpoint(model=net, optimizer=net.optimizer).save(
-        str(FOLDER / f"{name}{hvd.rank()}")
-    )
-    gc.save_state(FOLDER / name, model=net)
-    fit(net, 2, initial_epoch=1)
-
-    def from_keras() -> keras.Model:
-        return keras.models.load_model(FOLDER / f"{name}{hvd.rank()}.keras")
-
-    def from_checkpoint() -> keras.Model:
-        other = make(2)
-        tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
-        return other
-
-    end = everything(net)
-    for load in (from_keras, from_checkpoint):
-        other = load()
-        fit(other, 1)  # with Keras's own number, the stage goes on from where it was
-        assert everything(other) == everything(net), load
-    assert gc.restore_state(FOLDER / name, model=net) is not None
-    assert reducer.epoch.read() == 1
-    assert everything(net) != end
-    fit(net, 1)
-    assert everything(net) == end
-    return net
-
-
 def momentum_equals_keras_where_nothing_is_compressed() -> None:
-    """Dense, on N ranks: the weights of SGD with momentum, nesterov or not, on the mean."""
-    for nesterov in (False, True):
-        mine = network(None, keras.optimizers.SGD(0.1, 0.9, nesterov), error_feedback="momentum")
-        usual = network(None, keras.optimizers.SGD(0.1, 0.9, nesterov))
-        for net in (mine, usual):
-            fit(net, 2)
-            assert weights_agree(net)
-        for ours, theirs in zip(mine.get_weights(), usual.get_weights(), strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=2e-6)
-        assert mine.optimizer.momentums == []
-        assert len(mine.optimizer.variables) < len(usual.optimizer.variables)
-        plan = mine.optimizer.plan
-        assert plan.residual_bytes == sum(v.raw_bytes for v in plan.variables)
-        assert "residuals and velocities take" in str(plan)
+    """The weights of SGD with momentum on the mean, also under a schedule.
+
+    Keras's velocity has the learning rate in it and is corrected by the callback; ours has not.
+    """
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 0.3**epoch)
+    options = {"error_feedback": "momentum"}
+    mine = network(None, keras.optimizers.SGD(0.1, 0.9, nesterov=True), **options)
+    usual = network(None, keras.optimizers.SGD(0.1, 0.9, nesterov=True))
+    for net in (mine, usual):
+        fit(net, 3, callbacks=[schedule])
+        assert weights_agree(net)
+    for ours, theirs in zip(mine.get_weights(), usual.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    assert mine.optimizer.momentums == []
+    assert len(mine.optimizer.variables) < len(usual.optimizer.variables)
+    plan = mine.optimizer.plan
+    assert plan.residual_bytes == sum(v.raw_bytes for v in plan.variables)
+    assert "residuals and velocities take" in str(plan)
 
 
 def a_built_optimizer_hands_its_velocities_over() -> None:
@@ -323,19 +322,6 @@ def a_built_optimizer_hands_its_velocities_over() -> None:
     for ours, theirs in zip(mine.get_weights(), usual.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-6)
     assert len(sgd.variables) == 2  # iterations and learning rate
-
-
-def schedules_leave_velocities_alone() -> None:
-    """No learning rate is in them, so callbacks have nothing to correct."""
-    callback = hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 0.1**epoch)
-    sgd = keras.optimizers.SGD(0.1, 0.9)
-    net = network(None, sgd, error_feedback="momentum")
-    usual = network(None, keras.optimizers.SGD(0.1, 0.9))
-    for other in (net, usual):
-        # Keras's velocity is corrected by the callback, ours needs no correction.
-        fit(other, 2, callbacks=[callback])
-    for ours, theirs in zip(net.get_weights(), usual.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-6)
 
 
 def what_momentum_cannot_do_is_refused() -> list[str]:
@@ -364,12 +350,10 @@ def what_momentum_cannot_do_is_refused() -> list[str]:
 def momentum_trains_with_every_kind_of_codec() -> dict[str, float]:
     """What is not selected keeps its velocity; the loss falls, and ranks stay equal."""
     told = {}
-    for spec in ("topk:density=0.02", "quantize:bits=4", "fp16", "none"):
+    for spec in ("topk:density=0.02", "quantize:bits=4", "fp16"):
         net = network(spec, keras.optimizers.SGD(0.05, 0.9), error_feedback="momentum")
-        losses = []
-        for _ in range(4):
-            fit(net, 1)
-            losses.append(net.history.history["loss"][0])
+        fit(net, 4)
+        losses = net.history.history["loss"]
         assert weights_agree(net)
         told[spec] = losses[-1] / losses[0]
     return told
@@ -379,7 +363,8 @@ def _checked(check, name):
     return lambda: check(HorovodCollective(), f"test.{name}")
 
 
-CHECKS = [(name, check) for name, check in all_checks() if not name.endswith("eager]")]
+# What takes a sum instead of a mean, and what is eager, threads of one process show as well.
+CHECKS = [(n, check) for n, check in all_checks() if "sum" not in n and "eager" not in n]
 SCENARIOS = {name: _checked(check, number) for number, (name, check) in enumerate(CHECKS)}
 SCENARIOS |= {
     f.__name__: f
@@ -389,11 +374,9 @@ SCENARIOS |= {
         mixed_precision_warms_up,
         every_way_to_run_a_step,
         a_compiled_loop_tells_the_epoch,
-        it_resumes_in_its_stage,
-        momentum_resumes,
+        it_resumes_in_its_stage_bit_for_bit,
         momentum_equals_keras_where_nothing_is_compressed,
         a_built_optimizer_hands_its_velocities_over,
-        schedules_leave_velocities_alone,
         what_momentum_cannot_do_is_refused,
         momentum_trains_with_every_kind_of_codec,
     )
