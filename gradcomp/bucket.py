@@ -164,8 +164,7 @@ def make_stages(bucket: Bucket, world_size: int) -> tuple[Bucket, ...]:
 def _in_stage(bucket: Bucket, codec: Codec | None, world_size: int) -> Bucket:
     if codec is not None:
         payload = sum(codec.payload_size(v.numel) for v in bucket.variables)
-        routes = {"dense", bucket.route}.intersection(codec.routes)
-        if choose_route(routes, world_size, bucket.raw_bytes, payload) == bucket.route:
+        if choose_route(codec.routes, world_size, bucket.raw_bytes, payload) == bucket.route:
             chunks = cut(codec, bucket.variables, len(bucket.chunks))
             return Bucket(bucket.index, codec, bucket.variables, bucket.route, chunks)
     return Bucket(bucket.index, None, bucket.variables, "dense", ())

@@ -234,7 +234,10 @@ class Oracle:
 
 
 def all_sent_is_plain_sgd_and_none_is_momentum(rank: Collective, name: str) -> None:
-    """At density 1 every velocity is zeroed at each step; in a dense stage none ever is."""
+    """At density 1 every velocity is zeroed at each step; in a dense stage none ever is.
+
+    Nor is it by a codec that sends something of every element.
+    """
     momentum = Momentum(0.9)
     everything = GatheredTopK(density=1.0, values=gc.Identity())
     warmup = gc.Warmup(gc.TopK(density=0.01), epochs=1, start="none")
@@ -246,11 +249,21 @@ def all_sent_is_plain_sgd_and_none_is_momentum(rank: Collective, name: str) -> N
         warm_plan(warmup, rank.size, momentum=True), rank, momentum=momentum, name=f"{name}.dense"
     )
     dense.epoch.set(0)
-    velocity = [np.zeros(s, np.float32) for s in SHAPES]
+    cast = Reducer(
+        warm_plan(None, rank.size, gc.FP16(), momentum=True),
+        rank,
+        momentum=momentum,
+        name=f"{name}.cast",
+    )
+    velocity, own = ([np.zeros(s, np.float32) for s in SHAPES] for _ in range(2))
     for step in range(4):
         mine = tensors_of(rank.rank, step)
         means = [g.numpy() for g in plain.reduce(mine).gradients]
         velocity = [np.float32(0.9) * v + g for v, g in zip(velocity, means, strict=True)]
+        own = [np.float32(0.9) * v + g.numpy() for v, g in zip(own, mine, strict=True)]
+        cast.reduce(mine)
+        for i, usual in enumerate(own):
+            np.testing.assert_allclose(cast.velocities[i].numpy(), usual, rtol=1e-5, atol=1e-5)
         if rank.size > 1:
             for ours, mean in zip(all_sent.reduce(mine).gradients, means, strict=True):
                 np.testing.assert_allclose(ours.numpy(), mean, rtol=1e-5, atol=1e-6)
