@@ -201,10 +201,11 @@ class Reducer:
             steps, velocities = self._velocities.accumulate(gradients)
             sent, updates = feedback.send_carried(steps, self.carried, present)
             updates += [(self.velocities[i], velocity) for i, velocity in velocities.items()]
+            sent = _as_given(sent, gradients)
             if updates:
                 finite = tf.reduce_all([feedback.is_finite(g) for g in sent if g is not None])
                 feedback.commit(finite, updates, self.step)
-            return Reduction(_as_given(sent, gradients), present)
+            return Reduction(sent, present)
         refuse_xla()
         meter = Meter(self._collective)
         missing = frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
@@ -221,10 +222,16 @@ class Reducer:
                 filled[index], meter, average=self._average, name=f"{self._name}.sparse{index}"
             )
             step.verdicts.append(finite)
+        reduced = _as_given(step.reduced, filled)
+        step.verdicts += [
+            feedback.is_finite(narrow)
+            for narrow, wide in zip(reduced, step.reduced, strict=True)
+            if narrow is not wide
+        ]
         feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
         raw = sent_bytes("dense", meter.size, self.plan.raw_bytes, self.plan.raw_bytes)
         self._count(raw, meter.sent)
-        return Reduction(_as_given(step.reduced, filled), present)
+        return Reduction(reduced, present)
 
     def fill(self, gradients: Sequence[Gradient]) -> list[Gradient]:
         """Every variable's gradient in the form in which ranks agreed to send it."""

@@ -134,7 +134,7 @@ def restore(reducer: Reducer, snapshots: Mapping[int, Snapshot]) -> None:
         )
     reducer.step.assign(some.description["step"])
     # Files of earlier versions know of no epoch.
-    reducer.epoch.set(some.description.get("epoch", 0))
+    reducer.epoch.variable.assign(some.description.get("epoch", 0))
 
 
 def _segments(bucket: Bucket, rank: int) -> Iterator[tuple[int, int, int, int]]:

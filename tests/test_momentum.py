@@ -1,5 +1,7 @@
 """Momentum correction's state across numbers of ranks and codecs, and what it takes from an SGD."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -96,10 +98,8 @@ def test_velocities_that_nobody_wants_are_told() -> None:
 
 
 def test_half_precision_and_double_gradients_come_back_as_such() -> None:
-    from dataclasses import replace
-
     dtypes = ["float16", "bfloat16", "float64", "float32", "float32", "float32"]
-    plan = make_plan(gc.TopK(density=0.5), 2)
+    plan = make_plan(gc.TopK(density=0.5, values=gc.Identity()), 2)
     variables = tuple(
         replace(v, dtype=d, codec=None if d == "float64" else v.codec)
         for v, d in zip(plan.variables, dtypes, strict=True)
@@ -111,6 +111,14 @@ def test_half_precision_and_double_gradients_come_back_as_such() -> None:
         given = [tf.cast(g, d) for g, d in zip(tensors_of(0, 0), dtypes, strict=True)]
         reduced = reducer.reduce(given).gradients
         assert [r.dtype.name for r in reduced] == dtypes
+        # What overflows only when it is made narrow again is not finite either.
+        given[0] = tf.fill((7, 130), tf.constant(65504, tf.float16))
+        reducer.reduce(given)
+        before = reducer.velocities[3].numpy()
+        reduced = reducer.reduce(given).gradients
+        assert np.isinf(reduced[0].numpy()).any()
+        assert before.any()
+        np.testing.assert_array_equal(reducer.velocities[3].numpy(), before)
         kept = [reducer.velocities[i].dtype.name for i in range(len(SHAPES))]
         assert kept == ["float64" if d == "float64" else "float32" for d in dtypes]
         assert plan.residual_bytes == sum(
