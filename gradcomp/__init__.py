@@ -26,8 +26,10 @@ from gradcomp.errors import (
 )
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
+from gradcomp.warmup import Warmup
 
 if TYPE_CHECKING:
+    from gradcomp.epochs import begin_epoch
     from gradcomp.loss_scale import LossScaleOptimizer
     from gradcomp.save_callback import SaveState
     from gradcomp.state import restore_state, save_state
@@ -51,7 +53,9 @@ __all__ = [
     "SaveState",
     "StateError",
     "TopK",
+    "Warmup",
     "__version__",
+    "begin_epoch",
     "check_sync",
     "codec",
     "restore_state",
@@ -63,6 +67,7 @@ _LAZY = {
     "CheckSync": "gradcomp.sync",
     "LossScaleOptimizer": "gradcomp.loss_scale",
     "SaveState": "gradcomp.save_callback",
+    "begin_epoch": "gradcomp.epochs",
     "check_sync": "gradcomp.sync",
     "restore_state": "gradcomp.state",
     "save_state": "gradcomp.state",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +22,17 @@ _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """One variable as the plan sees it; `codec` None leaves its gradient dense."""
+    """One variable as the plan sees it; `codec` None leaves its gradient dense.
+
+    `warmup` has the codecs of the epochs before `codec` is used, one an epoch.
+    """
 
     index: int
     path: str
     shape: tuple[int, ...]
     dtype: str
     codec: Codec | None
+    warmup: tuple[Codec | None, ...] = ()
 
     @property
     def numel(self) -> int:
@@ -131,10 +136,10 @@ def make_buckets(
       bucket_bytes: raw bytes after which a bucket is full; a larger variable gets its own.
     """
     closed: list[list[VariableSpec]] = []
-    open_groups: dict[tuple[Codec | None, bool], list[VariableSpec]] = {}
+    open_groups: dict[tuple[Any, ...], list[VariableSpec]] = {}
     for variable in reversed(variables):
         # A collective has one dtype: float64 gradients are reduced in float64.
-        key = (variable.codec, variable.dtype == "float64")
+        key = (variable.codec, variable.warmup, variable.dtype == "float64")
         group = open_groups.get(key, [])
         if group and sum(v.raw_bytes for v in group) + variable.raw_bytes > bucket_bytes:
             closed.append(group)
@@ -154,6 +159,28 @@ def _make_bucket(index: int, variables: list[VariableSpec], world_size: int) -> 
             chunks = cut(codec, variables, world_size if route == "two_phase" else 1)
             return Bucket(index, codec, tuple(variables), route, chunks)
     return Bucket(index, None, tuple(variables), "dense", ())
+
+
+def make_stages(bucket: Bucket, world_size: int) -> tuple[Bucket, ...]:
+    """The bucket in each epoch of its warm-up, and then for good; equal ones are the same object.
+
+    Residuals are laid out for the last, so that an earlier one takes its route or is dense.
+    """
+    stages: dict[Codec | None, Bucket] = {bucket.codec: bucket}
+    warmup = bucket.variables[0].warmup if bucket.codec is not None else ()
+    for codec in warmup:
+        if codec not in stages:
+            stages[codec] = _in_stage(bucket, codec, world_size)
+    return (*(stages[codec] for codec in warmup), bucket)
+
+
+def _in_stage(bucket: Bucket, codec: Codec | None, world_size: int) -> Bucket:
+    if codec is not None:
+        payload = sum(codec.payload_size(v.numel) for v in bucket.variables)
+        if choose_route(codec.routes, world_size, bucket.raw_bytes, payload) == bucket.route:
+            chunks = cut(codec, bucket.variables, len(bucket.chunks))
+            return Bucket(bucket.index, codec, bucket.variables, bucket.route, chunks)
+    return Bucket(bucket.index, None, bucket.variables, "dense", ())
 
 
 def cut(codec: Codec, variables: Sequence[VariableSpec], parts: int) -> tuple[Chunk, ...]:

@@ -64,7 +64,7 @@ class Meter:
         self._collective = collective
         self.rank = collective.rank
         self.size = collective.size
-        self.sent: Any = 0  # int, or an int64 tensor once sparse gradients take part
+        self.sent: Any = 0  # int, or an int64 tensor once it depends on a step's values
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str

@@ -24,10 +24,12 @@ class BucketState:
     Attributes:
       residuals: float32, one a variable, in the bucket's order, of the variable's shape.
       chunk_residual: float32 [chunk elements], of the chunk that the rank sums in two-phase.
+      velocities: those of momentum correction, one a variable, in the bucket's order.
     """
 
     residuals: list[tf.Tensor] | None = None
     chunk_residual: tf.Tensor | None = None
+    velocities: list[tf.Tensor] | None = None
 
 
 def has_feedback(bucket: Bucket) -> bool:
@@ -45,7 +47,8 @@ def keep_absent(
 ) -> BucketState:
     """`new` where a variable was reduced, `old` where no rank had a gradient for it.
 
-    The reduced value of an absent variable is thrown away, and with it what residuals sent.
+    The reduced value of an absent variable is thrown away, and with it what residuals sent and what
+    velocities gathered.
 
     Args:
       missing: positions in the bucket of the variables that have no gradient on this rank.
@@ -53,16 +56,21 @@ def keep_absent(
     """
     import tensorflow as tf
 
-    if old.residuals is None or new.residuals is None:
-        return new
-    residuals = list(new.residuals)
-    for position in missing:
-        residuals[position] = tf.where(
-            present[position], residuals[position], old.residuals[position]
-        )
+    def kept(
+        before: list[tf.Tensor] | None, after: list[tf.Tensor] | None
+    ) -> list[tf.Tensor] | None:
+        if before is None or after is None:
+            return after
+        return [
+            tf.where(present[position], new, old) if position in missing else new
+            for position, (old, new) in enumerate(zip(before, after, strict=True))
+        ]
+
+    residuals = kept(old.residuals, new.residuals)
+    velocities = kept(old.velocities, new.velocities)
     after = new.chunk_residual
     if after is None:
-        return BucketState(residuals)
+        return BucketState(residuals, None, velocities)
     segments = bucket.chunks[rank].segments
 
     def keep() -> tf.Tensor:
@@ -70,7 +78,8 @@ def keep_absent(
         return tf.where(owned, after, old.chunk_residual)
 
     # Selecting costs a pass over the chunk: only where somebody is absent.
-    return BucketState(residuals, tf.cond(tf.reduce_all(present), lambda: after, keep))
+    chunk_residual = tf.cond(tf.reduce_all(present), lambda: after, keep)
+    return BucketState(residuals, chunk_residual, velocities)
 
 
 def take_chunk(bucket: Bucket, part: Bucket, rank: int, residual: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from gradcomp._version import __version__
+from gradcomp.bucket import VariableSpec
 from gradcomp.collective import Collective
 from gradcomp.errors import MismatchError
 from gradcomp.plan import Plan
@@ -27,12 +28,16 @@ def describe_plan(plan: Plan, **options: Any) -> dict[str, Any]:
                 ("shape", v.shape),
                 ("dtype", v.dtype),
                 ("name", _without_numbers(v.path)),
-                ("codec", "none" if v.codec is None else v.codec.spec),
+                ("codec", _specs(v)),
             )
         },
         "bucket_bytes": plan.bucket_bytes,
         **options,
     }
+
+
+def _specs(v: VariableSpec) -> str:
+    return ", then ".join("none" if c is None else c.spec for c in (*v.warmup, v.codec))
 
 
 def shake_hands(collective: Collective, description: dict[str, Any], name: str) -> None:

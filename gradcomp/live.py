@@ -18,6 +18,9 @@ _reducers: dict[str, weakref.ref[Any]] = {}
 _counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 _world: Callable[[], Collective | None] | None = None
 
+# What the program's own training loop said last; None where there is none.
+epoch: int | None = None
+
 # State by the key of a reducer that does not live yet, each called with the reducer when it does.
 waiting: dict[str, Callable[[Any], None]] = {}
 

@@ -10,7 +10,7 @@ import keras
 from gradcomp.optimizer import DistributedOptimizer
 from gradcomp.options import Options
 from gradcomp.plan import Plan
-from gradcomp.reducer import Traffic
+from gradcomp.traffic import Traffic
 
 
 @keras.saving.register_keras_serializable("gradcomp")

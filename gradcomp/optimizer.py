@@ -14,10 +14,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradcomp.options import Options
+from gradcomp.options import Options, with_momentum
 from gradcomp.own_state import OwnState, load_own, save_own, without_own
 from gradcomp.plan import Plan
-from gradcomp.reducer import Reducer, Traffic
+from gradcomp.reducer import Reducer
+from gradcomp.traffic import Traffic
 
 MakeReducer = Callable[[Sequence[Any], Options], Reducer | None]  # None: no engine is running
 
@@ -35,6 +36,7 @@ class DistributedOptimizer:
     _is_present: Callable[[int], Any]
     _exchange: Callable[[Sequence[Any]], list[Any]]
     scaled_by_gradcomp = False
+    _epoch: int | None = None  # of Keras's `fit`
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Keras's LossScaleOptimizer is the one that sets None on an optimizer that is complete. A
@@ -101,6 +103,26 @@ class DistributedOptimizer:
         if self._reducer is not None:
             # By hand: Keras turns its own tracking off while a LossScaleOptimizer builds this one.
             optimizer._track_trackable(OwnState(self._reducer), name="gradcomp", overwrite=True)
+            if self._epoch is not None:
+                self._reducer.epoch.reach(self._epoch)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Keras's `fit` calls it; a warm-up that was restored goes on where it was."""
+        self._epoch = epoch
+        if self._reducer is not None:
+            self._reducer.epoch.reach(epoch)
+
+    def end_epoch(self) -> None:
+        """Keras's `fit` calls it, before anything is saved at the end of the epoch."""
+        if self._reducer is not None:
+            self._reducer.epoch.set(self._reducer.epoch.read() + 1)
+
+    def start_velocities(self, velocities: Sequence[Any]) -> None:
+        """Goes on with what the momentum of an optimizer that was built has gathered."""
+        reducer = self._built_reducer()
+        for index, values in enumerate(velocities):
+            if values is not None:
+                reducer.velocities[index].assign(values)
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)  # type: ignore[misc]
@@ -147,6 +169,8 @@ class DistributedOptimizer:
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
         reduced = self._exchange(grads)
+        if self._options.momentum is not None:  # clipped before they were accumulated
+            return reduced
         return super()._clip_gradients(reduced)  # type: ignore[misc]
 
     def _reduce(self, indices: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
@@ -190,12 +214,15 @@ class DistributedOptimizer:
         return grads_and_vars  # reduced already
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "gradcomp": self._options.get_config()}  # type: ignore[misc]
+        config = {**super().get_config(), "gradcomp": self._options.get_config()}  # type: ignore[misc]
+        if self._options.momentum is not None:
+            config["momentum"] = self._options.momentum.momentum
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         config = dict(config)
         options = Options.from_config(config.pop("gradcomp"))
         optimizer = super().from_config(config, custom_objects)  # type: ignore[misc]
-        optimizer._options = options
+        optimizer._options, _ = with_momentum(optimizer, options)
         return optimizer

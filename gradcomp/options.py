@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gradcomp import warmup
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
+from gradcomp.momentum import Momentum, take_from
 from gradcomp.policy import Policy
+from gradcomp.warmup import Warmup
 
 
 @dataclass(frozen=True)
@@ -14,23 +17,40 @@ class Options:
     """How gradients are exchanged.
 
     Attributes:
-      policy: the codec of each variable.
+      policy: the codec of each variable, or how it is reached.
       average: mean over ranks if True, else sum.
-      error_feedback: keep what lossy codecs drop, and send it later.
+      error_feedback: keep what lossy codecs drop, and send it later; "momentum" with its momentum.
       bucket_bytes: raw bytes after which a bucket is full.
       seed: of the random bits of stochastic rounding.
+      momentum: what `error_feedback="momentum"` has taken from the optimizer.
     """
 
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy | Warmup = field(default_factory=Policy)
     average: bool = True
-    error_feedback: bool = True
+    error_feedback: bool | str = True
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     seed: int = 0
+    momentum: Momentum | None = None
 
     def get_config(self) -> dict[str, Any]:
         """Plain values for JSON; `from_config` makes equal options of them."""
-        return {**vars(self), "policy": self.policy.get_config()}
+        config = {**vars(self), "policy": self.policy.get_config()}
+        # The optimizer's own config has it.
+        del config["momentum"]
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Options:
-        return cls(**{**config, "policy": Policy.from_config(config["policy"])})
+        return cls(**{**config, "policy": warmup.from_config(config["policy"])})
+
+
+def with_momentum(optimizer: Any, options: Options) -> tuple[Options, list[Any] | None]:
+    """Options with the optimizer's momentum, if they ask for it, and the velocities that it has.
+
+    Raises:
+      ValueError: the optimizer has none to give.
+    """
+    if options.error_feedback != "momentum":
+        return options, None
+    momentum, velocities = take_from(optimizer)
+    return replace(options, momentum=momentum), velocities

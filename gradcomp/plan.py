@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from gradcomp.bucket import (
     Bucket,
     VariableSpec,
     make_buckets,
+    make_stages,
     sent_bytes,
 )
 
@@ -24,15 +25,34 @@ class Plan:
       variables: in the order of the model.
       world_size: ranks that exchange gradients.
       bucket_bytes: raw bytes after which a bucket is full.
+      momentum: each variable has a velocity too, see `gradcomp.momentum`.
     """
 
     variables: tuple[VariableSpec, ...]
     world_size: int
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    momentum: bool = False
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         return make_buckets(self.variables, self.world_size, self.bucket_bytes)
+
+    @property
+    def warmup_epochs(self) -> int:
+        """Epochs before every variable has the codec that it keeps."""
+        return max((len(v.warmup) for v in self.variables), default=0)
+
+    @cached_property
+    def stages(self) -> tuple[tuple[Bucket, ...], ...]:
+        """For each bucket what it is in each epoch of a warm-up, and then for good."""
+        stages = (make_stages(bucket, self.world_size) for bucket in self.buckets)
+        missing = self.warmup_epochs + 1
+        return tuple((*found, *found[-1:] * (missing - len(found))) for found in stages)
+
+    @property
+    def stage_bytes(self) -> tuple[int, ...]:
+        """Bytes that a rank sends in one step in each epoch of a warm-up, and then for good."""
+        return tuple(map(self._sent_by, zip(*self.stages, strict=True)))
 
     @property
     def raw_bytes(self) -> int:
@@ -47,8 +67,11 @@ class Plan:
     @property
     def sent_bytes(self) -> int:
         """Bytes that a rank sends in one step, on average over ranks."""
+        return self._sent_by(self.buckets)
+
+    def _sent_by(self, buckets: Iterable[Bucket]) -> int:
         return sum(
-            sent_bytes(b.route, self.world_size, b.raw_bytes, b.payload_bytes) for b in self.buckets
+            sent_bytes(b.route, self.world_size, b.raw_bytes, b.payload_bytes) for b in buckets
         )
 
     @property
@@ -59,7 +82,7 @@ class Plan:
     @property
     def residual_bytes(self) -> int:
         """Memory for error feedback on one rank; twice that while a step runs."""
-        total = 0
+        total = sum(v.raw_bytes for v in self.variables) if self.momentum else 0
         for bucket in self.buckets:
             if bucket.codec is not None and not bucket.codec.lossless:
                 numel = sum(v.numel for v in bucket.variables)
@@ -106,12 +129,17 @@ class Plan:
         Console(file=out, width=120).print(table)
         share = self.compressed_numel / max(1, self.total_numel)
         ratio = self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0
-        return (
+        kept = "residuals and velocities" if self.momentum else "residuals"
+        text = (
             f"{out.getvalue()}A rank sends {self.sent_bytes:,} bytes a step instead of "
             f"{self.dense_bytes:,} ({ratio:.1f}× fewer); {share:.1%} of the parameters are "
-            f"compressed;\n{len(self.buckets)} buckets; residuals take {self.residual_bytes:,} "
+            f"compressed;\n{len(self.buckets)} buckets; {kept} take {self.residual_bytes:,} "
             "bytes of memory, twice that during a step."
         )
+        if self.warmup_epochs:
+            ramp = ", ".join(f"{sent:,}" for sent in self.stage_bytes[:-1])
+            text += f"\nThe first epochs warm up, with {ramp} bytes a step in one after the other."
+        return text
 
 
 def describe(variables: Sequence[object]) -> list[tuple[str, tuple[int, ...], str]]:

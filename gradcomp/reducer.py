@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,32 +21,12 @@ from gradcomp.exchange import Exchange, Randomness
 from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
 from gradcomp.kinds import Gradient
+from gradcomp.momentum import Momentum, Velocities
 from gradcomp.plan import Plan
 from gradcomp.sparse import SparseExchange
+from gradcomp.stages import Epoch, Exchanging, reduce_in_stage
+from gradcomp.traffic import Traffic
 from gradcomp.xla import refuse_xla
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What a reducer has moved so far, on this rank.
-
-    Attributes:
-      steps: exchanges so far.
-      raw_bytes: bytes that the same gradients would have sent uncompressed.
-      sent_bytes: bytes sent, counted at the collectives.
-      compressed_numel, total_numel: parameters whose gradients are compressed, and all.
-    """
-
-    steps: int
-    raw_bytes: int
-    sent_bytes: int
-    compressed_numel: int
-    total_numel: int
-
-    @property
-    def compression_ratio(self) -> float:
-        """Raw bytes ÷ sent bytes; 1.0 where nothing was sent."""
-        return self.raw_bytes / self.sent_bytes if self.sent_bytes else 1.0
 
 
 class Reduction(NamedTuple):
@@ -71,6 +51,8 @@ class _Step:
     gradients: list[Gradient]
     missing: frozenset[int]
     present: tf.Tensor
+    stage: tf.Tensor
+    velocities: dict[int, tf.Tensor]
     verdicts: list[tf.Tensor] = field(default_factory=list)
     updates: list[tuple[tf.Variable, tf.Tensor | tf.IndexedSlices]] = field(default_factory=list)
 
@@ -86,6 +68,7 @@ class Reducer:
     Args:
       average: mean over ranks if True, else sum.
       error_feedback: keep what lossy codecs drop, and send it later.
+      momentum: what to accumulate before that; None for nothing.
       seed: of the random bits of stochastic rounding.
       name: prefix of the collectives' names; equal on all ranks, unique in the program.
 
@@ -100,6 +83,7 @@ class Reducer:
         *,
         average: bool = True,
         error_feedback: bool = True,
+        momentum: Momentum | None = None,
         seed: int = 0,
         name: str,
     ) -> None:
@@ -113,10 +97,15 @@ class Reducer:
         self._compiled = False
         with tf.init_scope():
             if not self.alone:
-                options = {"average": average, "error_feedback": error_feedback, "seed": seed}
+                options = {
+                    "average": average,
+                    "error_feedback": momentum or error_feedback,
+                    "seed": seed,
+                }
                 shake_hands(collective, describe_plan(plan, **options), name)
             self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
             self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
+            self.epoch = Epoch(plan, live.epoch)
             self._counters = {
                 what: tf.Variable(0, trainable=False, dtype=tf.int64, name=what)
                 for what in ("steps", "raw_bytes", "sent_bytes")
@@ -124,6 +113,7 @@ class Reducer:
             # By the variable's index, and for the second phase by the bucket's.
             self.residuals: dict[int, tf.Variable] = {}
             self.chunk_residuals: dict[int, tf.Variable] = {}
+            self._velocities = Velocities(momentum, plan.variables, collective.size, average)
             # Restored residuals of variables that keep none here: sent whole at the next step.
             self.carried: dict[int, tf.Variable] = {}
             if error_feedback and not self.alone:
@@ -153,6 +143,11 @@ class Reducer:
     def average(self) -> bool:
         """Mean over ranks if True, else sum."""
         return self._average
+
+    @property
+    def velocities(self) -> dict[int, tf.Variable]:
+        """Of momentum correction, by the variable's index; empty without."""
+        return self._velocities.kept
 
     def carry(self, index: int, residual: np.ndarray) -> None:
         """Adds `residual` to the next gradient of a variable that keeps no residual here.
@@ -204,7 +199,10 @@ class Reducer:
             _warn_alone(self.plan)
             self._count(raw=0, sent=0)
             present = tf.constant([gradient is not None for gradient in gradients])
-            sent, updates = feedback.send_carried(gradients, self.carried, present)
+            steps, velocities = self._velocities.accumulate(gradients)
+            sent, updates = feedback.send_carried(steps, self.carried, present)
+            updates += [(self.velocities[i], velocity) for i, velocity in velocities.items()]
+            sent = _as_given(sent, gradients)
             if updates:
                 finite = tf.reduce_all([feedback.is_finite(g) for g in sent if g is not None])
                 feedback.commit(finite, updates, self.step)
@@ -212,17 +210,24 @@ class Reducer:
         refuse_xla()
         meter = Meter(self._collective)
         missing = frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
-        present = self._present(missing, meter)
+        present, stage = self._agree(missing, meter)
         filled = self.fill(gradients)
-        filled, updates = feedback.send_carried(filled, self.carried, present)
+        steps, velocities = self._velocities.accumulate(filled)
+        steps, updates = feedback.send_carried(steps, self.carried, present)
         randomness = Randomness(self._seed, self.step.read_value())
-        step = _Step(meter, randomness, filled, missing, present, updates=updates)
+        step = _Step(meter, randomness, steps, missing, present, stage, velocities, updates=updates)
         for bucket in self.plan.buckets:
             self._reduce_bucket(bucket, step)
             self._reduce_sparse(bucket, step)
+        reduced = _as_given(step.reduced, filled)
+        step.verdicts += [
+            feedback.is_finite(narrow)
+            for narrow, wide in zip(reduced, step.reduced, strict=True)
+            if narrow is not wide
+        ]
         feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
         self._count(self._raw_bytes(filled), meter.sent)
-        return Reduction(step.reduced, present)
+        return Reduction(reduced, present)
 
     def fill(self, gradients: Sequence[Gradient]) -> list[Gradient]:
         """Every variable's gradient in the form in which ranks agreed to send it."""
@@ -231,6 +236,7 @@ class Reducer:
             with tf.init_scope():
                 everyones = self._collective.all_gather_object(mine, name=f"{self._name}.kinds")
             self._kinds = tuple(map(kinds.common, zip(*everyones, strict=True)))
+        self._velocities.refuse_sparse([kind == kinds.SPARSE for kind in self._kinds])
         return [
             kinds.as_sparse(g, v) if kind == kinds.SPARSE else kinds.as_dense(g, v)
             for g, v, kind in zip(gradients, self.plan.variables, self._kinds, strict=True)
@@ -244,13 +250,21 @@ class Reducer:
     def _sparse_indices(self) -> list[int]:
         return [i for i, kind in enumerate(self._kinds or ()) if kind == kinds.SPARSE]
 
-    def _present(self, missing: frozenset[int], meter: Meter) -> tf.Tensor:
-        """For each variable whether any rank has a gradient for it, bool [variables]."""
-        # Known when the step begins: the sum arrives before the first gradient does. It is taken
-        # of a variable, since TensorFlow would fold a collective of constants away.
+    def _agree(self, missing: frozenset[int], meter: Meter) -> tuple[tf.Tensor, tf.Tensor]:
+        """What ranks have to know of each other when a step begins.
+
+        Returns:
+          (bool [variables], whether any rank has a gradient; int32 scalar, the stage of the
+          warm-up).
+        """
+        # The sum arrives before the first gradient does. It is taken of a variable, since
+        # TensorFlow would fold a collective of constants away.
         mine = self._ones * np.array([v.index not in missing for v in self.plan.variables], "f4")
-        (counts,) = meter.all_reduce([mine], average=False, name=f"{self._name}.present")
-        return counts > 0
+        (counts,) = meter.all_reduce(
+            [tf.concat([mine, self.epoch.flags()], 0)], average=False, name=f"{self._name}.present"
+        )
+        numel = len(self.plan.variables)
+        return counts[:numel] > 0, self.epoch.stage(counts[numel:], meter.size)
 
     def _raw_bytes(self, gradients: Sequence[Gradient]) -> Any:
         """What the gradients would cost as they are: slices gathered, tensors all-reduced."""
@@ -289,14 +303,25 @@ class Reducer:
             return
         gradients = [step.gradients[v.index] for v in bucket.variables]
         old = self._state(whole, bucket)
-        reduce = Exchange(
-            bucket,
+        begun = old
+        if old.velocities is not None:
+            begun = replace(old, velocities=[step.velocities[v.index] for v in bucket.variables])
+
+        def exchange(staged: Bucket, meter: Meter, suffix: str) -> Exchanging:
+            name = f"{self._name}.bucket{bucket.index}{suffix}"
+            return Exchange(staged, meter, step.randomness, self._average, name)
+
+        stages = self.plan.stages[bucket.index]
+        parts = {id(staged): staged.without(self._sparse_indices) for staged in stages}
+        result = reduce_in_stage(
+            exchange,
+            [parts[id(staged)] for staged in stages],
+            step.stage,
             step.meter,
-            step.randomness,
             self._average,
-            f"{self._name}.bucket{bucket.index}",
+            gradients,
+            begun,
         )
-        result = reduce(gradients, old)
         step.verdicts.append(result.finite)
         new = feedback.keep_absent(
             bucket,
@@ -310,6 +335,8 @@ class Reducer:
             step.reduced[v.index] = result.gradients[position]
             if new.residuals is not None:
                 step.updates.append((self.residuals[v.index], new.residuals[position]))
+            if new.velocities is not None:
+                step.updates.append((self.velocities[v.index], new.velocities[position]))
         if new.chunk_residual is not None:
             chunk = self.chunk_residuals[bucket.index]
             value = feedback.put_chunk(
@@ -318,14 +345,17 @@ class Reducer:
             step.updates.append((chunk, value))
 
     def _state(self, whole: Bucket, bucket: Bucket) -> BucketState:
-        if bucket.variables[0].index not in self.residuals:
-            return BucketState()
+        def values(kept: dict[int, tf.Variable]) -> list[tf.Tensor] | None:
+            indices = [v.index for v in bucket.variables]
+            return [kept[i].read_value() for i in indices] if indices[0] in kept else None
+
         chunk = self.chunk_residuals.get(bucket.index)
         return BucketState(
-            [self.residuals[v.index].read_value() for v in bucket.variables],
+            values(self.residuals),
             None
             if chunk is None
             else feedback.take_chunk(whole, bucket, self._collective.rank, chunk.read_value()),
+            values(self.velocities),
         )
 
     def _count(self, raw: Any, sent: Any) -> None:
@@ -335,6 +365,14 @@ class Reducer:
 
 def _zeros(shape: tuple[int, ...], name: str) -> tf.Variable:
     return tf.Variable(tf.zeros(shape), trainable=False, dtype=tf.float32, name=name)
+
+
+def _as_given(reduced: Sequence[Gradient], gradients: Sequence[Gradient]) -> list[Gradient]:
+    """Reduced gradients in the gradients' own dtypes: velocities are wider."""
+    return [
+        r if g is None or r.dtype == g.dtype else tf.cast(r, g.dtype)
+        for r, g in zip(reduced, gradients, strict=True)
+    ]
 
 
 _said_alone = False

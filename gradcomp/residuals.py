@@ -23,8 +23,9 @@ from gradcomp.reducer import Reducer
 class Snapshot(NamedTuple):
     """One rank's state of a reducer: a description, and arrays in an archive.
 
-    The arrays' names are `prefix` and then `residual/VARIABLE`, of the variable's shape, or
-    `second/VARIABLE/START`, a piece of the flat variable that the rank sums in two-phase.
+    The arrays' names are `prefix` and then `residual/VARIABLE` or `velocity/VARIABLE`, of the
+    variable's shape, or `second/VARIABLE/START`, a piece of the flat variable that the rank sums in
+    two-phase.
     """
 
     description: dict[str, Any]
@@ -37,6 +38,9 @@ class Snapshot(NamedTuple):
 
     def residual(self, index: int) -> np.ndarray | None:
         return self.archive.get(f"{self.prefix}residual/{index}")
+
+    def velocity(self, index: int) -> np.ndarray | None:
+        return self.archive.get(f"{self.prefix}velocity/{index}")
 
     def pieces(self) -> dict[int, list[tuple[int, str]]]:
         """By variable the (start, array's name) of every piece."""
@@ -61,6 +65,7 @@ def describe(reducer: Reducer) -> dict[str, Any]:
         "world_size": reducer.plan.world_size,
         "average": reducer.average,
         "step": int(reducer.step.numpy()),
+        "epoch": reducer.epoch.read(),
         "bucket_bytes": reducer.plan.bucket_bytes,
         "variables": [
             {"path": v.path, "shape": list(v.shape), "codec": row[2], "route": row[5]}
@@ -70,9 +75,11 @@ def describe(reducer: Reducer) -> dict[str, Any]:
 
 
 def arrays_of(reducer: Reducer, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, float32 array) of everything that the reducer keeps, one after the other."""
+    """(name, array) of everything that the reducer keeps, one after the other."""
     for index, variable in sorted({**reducer.residuals, **reducer.carried}.items()):
         yield f"{prefix}residual/{index}", variable.numpy()
+    for index, variable in reducer.velocities.items():
+        yield f"{prefix}velocity/{index}", variable.numpy()
     for bucket in reducer.plan.buckets:
         if bucket.index in reducer.chunk_residuals:
             values = reducer.chunk_residuals[bucket.index].numpy()
@@ -97,7 +104,7 @@ def restore(reducer: Reducer, snapshots: Mapping[int, Snapshot]) -> None:
         second = {v.index: _second(v, pieces) for v in bucket.variables}
         keeps_second = bucket.index in reducer.chunk_residuals
         for v in bucket.variables:
-            total = _first(v, snapshots, shares)
+            total = _share(v, shares, {r: s.residual(v.index) for r, s in snapshots.items()})
             rest = second[v.index]
             if rest is not None and not keeps_second:
                 share = 1.0 if reducer.average else 1.0 / reducer.plan.world_size
@@ -110,7 +117,24 @@ def restore(reducer: Reducer, snapshots: Mapping[int, Snapshot]) -> None:
                 if values is not None:
                     chunk[offset : offset + stop - start] = values[start:stop]
             reducer.chunk_residuals[bucket.index].assign(chunk)
+    velocities = {
+        v.index: {rank: snapshot.velocity(v.index) for rank, snapshot in snapshots.items()}
+        for v in reducer.plan.variables
+    }
+    for v in reducer.plan.variables:
+        if v.index in reducer.velocities:
+            reducer.velocities[v.index].assign(_share(v, shares, velocities[v.index]))
+    if not reducer.velocities and any(
+        u is not None for s in velocities.values() for u in s.values()
+    ):
+        warnings.warn(
+            f'{reducer.name} was saved with error_feedback="momentum" and goes on without: what '
+            "its velocities hold is lost",
+            stacklevel=3,
+        )
     reducer.step.assign(some.description["step"])
+    # Files of earlier versions know of no epoch.
+    reducer.epoch.variable.assign(some.description.get("epoch", 0))
 
 
 def _segments(bucket: Bucket, rank: int) -> Iterator[tuple[int, int, int, int]]:
@@ -133,15 +157,15 @@ def _shares(saved: int, size: int, rank: int, average: bool) -> dict[int, float]
     return {old: scale / len(range(old, size, saved))}
 
 
-def _first(
-    v: VariableSpec, snapshots: Mapping[int, Snapshot], shares: Mapping[int, float]
+def _share(
+    v: VariableSpec, shares: Mapping[int, float], saved: Mapping[int, np.ndarray | None]
 ) -> np.ndarray:
-    """float64 of the variable's shape: this rank's share of the first residuals."""
+    """float64 of the variable's shape: this rank's share of what each rank saved."""
     total = None
     for old, share in shares.items():
-        residual = snapshots[old].residual(v.index) if old in snapshots else None
-        if residual is not None:
-            part = share * residual.astype(np.float64)
+        values = saved.get(old)
+        if values is not None:
+            part = share * values.astype(np.float64)
             total = part if total is None else total + part  # 0 + −0 would lose the sign
     return np.zeros(v.shape, np.float64) if total is None else total
 

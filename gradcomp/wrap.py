@@ -6,10 +6,10 @@ from typing import Any
 
 import keras
 
-from gradcomp import xla
+from gradcomp import epochs, xla
 from gradcomp.loss_scale import LossScaleOptimizer
 from gradcomp.optimizer import DistributedOptimizer, MakeReducer
-from gradcomp.options import Options
+from gradcomp.options import Options, with_momentum
 
 _classes: dict[tuple[type, MakeReducer], type] = {}
 
@@ -65,9 +65,13 @@ def distribute(optimizer: Any, options: Options, make_reducer: MakeReducer, pack
 def _exchanging(
     optimizer: Any, options: Options, make_reducer: MakeReducer, package: str
 ) -> DistributedOptimizer:
+    options, velocities = with_momentum(optimizer, options)
     xla.keep_train_steps_out(DistributedOptimizer)
+    epochs.follow_fit(DistributedOptimizer)
     optimizer.__class__ = distributed_class(type(optimizer), make_reducer, package)
     optimizer._options = options
     if optimizer.built:
         optimizer.make_reducer(optimizer._trainable_variables)
+    if velocities is not None:
+        optimizer.start_velocities(velocities)
     return optimizer

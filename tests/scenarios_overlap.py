@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import gradcomp as gc
 import gradcomp.horovod as hvd
 
 SLEEP = 0.6  # seconds that the first layer's gradient comes after all others
@@ -52,10 +53,19 @@ def with_a_tape() -> None:
 
 
 def with_an_optimizer() -> None:
+    _with("quantize:bits=8", keras.optimizers.SGD(0.1))
+
+
+def with_a_warmup_and_momentum() -> None:
+    """Clips each variable's gradient by itself; all variables' norm would wait for all of them."""
+    sgd = keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=1.0)
+    _with(gc.Warmup("topk:density=0.02", epochs=2), sgd, error_feedback="momentum")
+
+
+def _with(compression, optimizer, **options) -> None:
+    gc.begin_epoch(0)
     kernels = [keras.Variable(k) for k in _kernels()]
-    opt = hvd.DistributedOptimizer(
-        keras.optimizers.SGD(0.1), compression="quantize:bits=8", bucket_bytes=1
-    )
+    opt = hvd.DistributedOptimizer(optimizer, compression=compression, bucket_bytes=1, **options)
     opt.build(kernels)
 
     @tf.function
@@ -64,8 +74,15 @@ def with_an_optimizer() -> None:
             value = _loss([k.value for k in kernels], x)
         opt.apply(tape.gradient(value, [k.value for k in kernels]), kernels)
 
-    for _ in range(2):
+    # A warm-up waits until all ranks have begun the step, and the first one takes them long.
+    for epoch in (0, 0, 1):
+        gc.begin_epoch(epoch)
+        hvd.allgather_object(epoch)
         step(tf.ones((8, 64)))
 
 
-SCENARIOS = {"with_a_tape": with_a_tape, "with_an_optimizer": with_an_optimizer}
+SCENARIOS = {
+    "with_a_tape": with_a_tape,
+    "with_an_optimizer": with_an_optimizer,
+    "with_a_warmup_and_momentum": with_a_warmup_and_momentum,
+}

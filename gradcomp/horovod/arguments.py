@@ -9,6 +9,7 @@ import horovod.tensorflow as hvd
 from gradcomp.codecs import FP16
 from gradcomp.codecs.base import Codec
 from gradcomp.policy import Policy
+from gradcomp.warmup import Warmup, schedule
 
 
 class Compression:
@@ -34,18 +35,44 @@ def as_average(op: Any) -> bool:
     )
 
 
-def as_compression(compression: Any) -> Policy | Codec | str | None:
+def as_error_feedback(error_feedback: Any) -> bool | str:
+    """True, False or "momentum".
+
+    Raises:
+      ValueError: anything else.
+    """
+    if isinstance(error_feedback, bool) or error_feedback == "momentum":
+        return error_feedback
+    raise ValueError(f'error_feedback must be True, False or "momentum", got {error_feedback!r}')
+
+
+def as_compression(compression: Any) -> Policy | Warmup | Codec | str | None:
     """What gradcomp takes; Horovod's own compressors are translated."""
     if compression is hvd.Compression.none:
         return Compression.none
     if compression is hvd.Compression.fp16:
         return Compression.fp16
-    if compression is None or isinstance(compression, Policy | Codec | str):
+    if compression is None or isinstance(compression, Policy | Warmup | Codec | str):
         return compression
     raise TypeError(
         f"compression must be a gradcomp codec, policy or spec such as 'quantize:bits=4', got "
         f"{compression!r}"
     )
+
+
+def refuse_warmup(compression: Policy | Warmup | Codec | str | None) -> Policy | Codec | str | None:
+    """`compression`, for functions that know of no epochs.
+
+    Raises:
+      ValueError: it is a warm-up.
+    """
+    chosen = schedule(compression) if isinstance(compression, str) else compression
+    if isinstance(chosen, Warmup):
+        raise ValueError(
+            "allreduce knows of no epochs that a Warmup could follow: pass the codec of the epoch "
+            "that it is, each with a FeedbackState of its own, or use an optimizer or a tape"
+        )
+    return compression  # type: ignore[return-value]
 
 
 # What each argument of Horovod's must be for gradcomp to do what it asks.

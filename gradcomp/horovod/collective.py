@@ -84,7 +84,8 @@ def make_reducer(plan: Plan, options: Options, name: str) -> Reducer:
         plan,
         HorovodCollective(),
         average=options.average,
-        error_feedback=options.error_feedback,
+        error_feedback=bool(options.error_feedback),
+        momentum=options.momentum,
         seed=options.seed,
         name=name,
     )

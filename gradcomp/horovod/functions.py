@@ -18,6 +18,7 @@ from gradcomp.horovod.arguments import (
     as_average,
     as_compression,
     refuse_unsupported,
+    refuse_warmup,
 )
 from gradcomp.horovod.collective import make_reducer, unique_name
 from gradcomp.options import Options
@@ -100,7 +101,7 @@ def allreduce(
       A tensor of the same shape and dtype, bit-identical on all ranks. Of compressed slices, slices
       with every row that any rank has, once, ascending.
     """
-    chosen = as_compression(compression)
+    chosen = refuse_warmup(as_compression(compression))
     if average is not None:
         op = hvd.Average if average else hvd.Sum
     if chosen is None and state is None:
@@ -129,7 +130,7 @@ def grouped_allreduce(
     **horovod_arguments: Any,
 ) -> list[Any]:
     """`allreduce` of several tensors at once: one payload for all of them."""
-    chosen = as_compression(compression)
+    chosen = refuse_warmup(as_compression(compression))
     tensors = [as_tensor(tensor) for tensor in tensors]
     if average is not None:
         op = hvd.Average if average else hvd.Sum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,16 @@ import horovod.tensorflow as hvd
 import keras
 
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
-from gradcomp.horovod.arguments import as_average, as_compression, refuse_unsupported
+from gradcomp.horovod.arguments import (
+    as_average,
+    as_compression,
+    as_error_feedback,
+    refuse_unsupported,
+)
 from gradcomp.horovod.collective import make_reducer, unique_name
 from gradcomp.options import Options
-from gradcomp.policy import as_policy
 from gradcomp.reducer import Reducer
+from gradcomp.warmup import schedule
 from gradcomp.wrap import distribute, distributed_class
 
 _PACKAGE = "gradcomp.horovod"
@@ -24,6 +30,7 @@ def _reducer(variables: Sequence[Any], options: Options) -> Reducer | None:
     if not hvd.is_initialized():
         return None
     plan = options.policy.plan(variables, hvd.size(), options.bucket_bytes)
+    plan = dataclasses.replace(plan, momentum=options.momentum is not None)
     return make_reducer(plan, options, unique_name("optimizer"))
 
 
@@ -33,7 +40,7 @@ def DistributedOptimizer(
     *,
     compression: Any = None,
     op: Any = hvd.Average,
-    error_feedback: bool = True,
+    error_feedback: bool | str = True,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     seed: int = 0,
     **horovod_arguments: Any,
@@ -43,10 +50,12 @@ def DistributedOptimizer(
     Args:
       optimizer: any Keras 3 optimizer; it is made distributed and returned.
       name: new name for the optimizer; None keeps its own.
-      compression: codec, `Policy`, spec such as "topk:density=0.01", Horovod's own
+      compression: codec, `Policy`, `Warmup`, spec such as "topk:density=0.01", Horovod's own
         `hvd.Compression.fp16`, or None for uncompressed gradients.
       op: `hvd.Average` or `hvd.Sum`.
-      error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847).
+      error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847). "momentum",
+        with an SGD that has one: what is kept gathers momentum meanwhile, and gradients are clipped
+        on each rank (arXiv:1712.01887).
       bucket_bytes: gradients are exchanged in buckets of about this many raw bytes.
       seed: of the random bits of stochastic rounding; equal on all ranks.
 
@@ -59,9 +68,9 @@ def DistributedOptimizer(
     """
     refuse_unsupported("DistributedOptimizer", horovod_arguments)
     options = Options(
-        as_policy(as_compression(compression)),
+        schedule(as_compression(compression)),
         as_average(op),
-        error_feedback,
+        as_error_feedback(error_feedback),
         bucket_bytes,
         seed,
     )

@@ -10,12 +10,17 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
-from gradcomp.horovod.arguments import as_average, as_compression, refuse_unsupported
+from gradcomp.horovod.arguments import (
+    as_average,
+    as_compression,
+    as_error_feedback,
+    refuse_unsupported,
+)
 from gradcomp.horovod.collective import make_reducer, unique_name
 from gradcomp.horovod.functions import unwrap
 from gradcomp.options import Options
-from gradcomp.policy import as_policy
 from gradcomp.reducer import Reducer
+from gradcomp.warmup import schedule
 
 # Scripts make a new tape each step, so residuals belong to the variables, not to the tape.
 _reducers: dict[tuple[tuple[int, ...], Options], Reducer] = {}
@@ -40,9 +45,10 @@ class DistributedGradientTape:
 
     Args:
       gradtape: the tape that recorded the computation.
-      compression: codec, `Policy`, spec, Horovod's own `hvd.Compression.fp16`, or None.
+      compression: codec, `Policy`, `Warmup`, spec, Horovod's own `hvd.Compression.fp16`, or None.
       op: `hvd.Average` or `hvd.Sum`.
-      error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847).
+      error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847); True or
+        False, since "momentum" needs the optimizer's.
       bucket_bytes: gradients are exchanged in buckets of about this many raw bytes.
       seed: of the random bits of stochastic rounding; equal on all ranks.
       loss_scale: what the loss was multiplied by, a number, tensor or variable. Gradients are
@@ -55,19 +61,25 @@ class DistributedGradientTape:
         *,
         compression: Any = None,
         op: Any = hvd.Average,
-        error_feedback: bool = True,
+        error_feedback: bool | str = True,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         seed: int = 0,
         loss_scale: Any = None,
         **horovod_arguments: Any,
     ) -> None:
         refuse_unsupported("DistributedGradientTape", horovod_arguments)
+        if error_feedback == "momentum":
+            raise ValueError(
+                'error_feedback="momentum" takes the momentum from an optimizer, which a tape does '
+                "not know: pass it to hvd.DistributedOptimizer and use a plain tape, or leave "
+                "error_feedback=True"
+            )
         self._tape = gradtape
         self._loss_scale = unwrap(loss_scale)
         self._options = Options(
-            as_policy(as_compression(compression)),
+            schedule(as_compression(compression)),
             as_average(op),
-            error_feedback,
+            as_error_feedback(error_feedback),
             bucket_bytes,
             seed,
         )
