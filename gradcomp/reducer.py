@@ -108,12 +108,14 @@ class Reducer:
         self._seed = seed
         self._name = name
         self.alone = collective.size == 1
+        self.retired = False
         self._kinds: tuple[str, ...] | None = None
         self._compiled = False
         with tf.init_scope():
             if not self.alone:
                 options = {"average": average, "error_feedback": error_feedback, "seed": seed}
                 shake_hands(collective, describe_plan(plan, **options), name)
+            self._retired = tf.Variable(False, trainable=False, name="retired")
             self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
             self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
             self._counters = {
@@ -153,6 +155,26 @@ class Reducer:
         """Mean over ranks if True, else sum."""
         return self._average
 
+    @property
+    def collective(self) -> Collective:
+        """The ranks that exchange."""
+        return self._collective
+
+    def retire(self) -> None:
+        """Lets it exchange no more, in steps that were compiled with it either."""
+        self.retired = True
+        self._retired.assign(True)
+
+    def count_on(self, before: Reducer) -> None:
+        """Counts on from what `before` has moved."""
+        for what, counter in self._counters.items():
+            counter.assign(before._counters[what])
+
+    def _in_service(self) -> Any:
+        """A context in which operations fail at once where the reducer was retired."""
+        in_service = tf.logical_not(self._retired.read_value())
+        return tf.control_dependencies([tf.debugging.Assert(in_service, [_RETIRED])])
+
     def carry(self, index: int, residual: np.ndarray) -> None:
         """Adds `residual` to the next gradient of a variable that keeps no residual here.
 
@@ -179,14 +201,15 @@ class Reducer:
 
     def everywhere(self, verdict: tf.Tensor) -> tf.Tensor:
         """True where `verdict`, a bool scalar, is true on all ranks."""
-        if self.alone:
-            return verdict
-        refuse_xla()
-        denials = tf.cast(tf.logical_not(verdict), tf.float32)
-        (count,) = self._collective.all_reduce(
-            [denials], average=False, name=f"{self._name}.verdict"
-        )
-        return tf.equal(count, 0)
+        with self._in_service():
+            if self.alone:
+                return tf.identity(verdict)
+            refuse_xla()
+            denials = tf.cast(tf.logical_not(verdict), tf.float32)
+            (count,) = self._collective.all_reduce(
+                [denials], average=False, name=f"{self._name}.verdict"
+            )
+            return tf.equal(count, 0)
 
     def reduce(self, gradients: Sequence[Gradient]) -> Reduction:
         """Exchanges one step's gradients.
@@ -197,7 +220,14 @@ class Reducer:
 
         Args:
           gradients: one a variable of the plan, in its order; None where there is none here.
+
+        Raises:
+          tf.errors.InvalidArgumentError: the reducer was retired, since other ranks exchange now.
         """
+        with self._in_service():
+            return self._reduce(gradients)
+
+    def _reduce(self, gradients: Sequence[Gradient]) -> Reduction:
         self._compiled |= not tf.executing_eagerly()
         if self.alone:
             _warn_alone(self.plan)
@@ -304,6 +334,13 @@ class Reducer:
     def _count(self, raw: Any, sent: Any) -> None:
         for what, value in (("steps", 1), ("raw_bytes", raw), ("sent_bytes", sent)):
             self._counters[what].assign_add(tf.cast(value, tf.int64))
+
+
+_RETIRED = (
+    "this step was compiled for the ranks that there were before workers came or went. Compile it "
+    "anew: call tf.function(step) inside the function that hvd.elastic.run decorates, or, for a "
+    "Keras model, model.make_train_function(force=True)"
+)
 
 
 def _zeros(shape: tuple[int, ...], name: str) -> tf.Variable:

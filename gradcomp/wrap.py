@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from gradcomp import xla
+from gradcomp import live, xla
 from gradcomp.loss_scale import LossScaleOptimizer
 from gradcomp.optimizer import DistributedOptimizer, MakeReducer
 from gradcomp.options import Options
@@ -68,6 +68,6 @@ def _exchanging(
     xla.keep_train_steps_out(DistributedOptimizer)
     optimizer.__class__ = distributed_class(type(optimizer), make_reducer, package)
     optimizer._options = options
-    if optimizer.built:
+    if optimizer.built and not live.late:
         optimizer.make_reducer(optimizer._trainable_variables)
     return optimizer
