@@ -22,6 +22,7 @@ from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
 from gradcomp.kinds import Gradient
 from gradcomp.plan import Plan
+from gradcomp.service import Service
 from gradcomp.xla import refuse_xla
 
 
@@ -108,14 +109,13 @@ class Reducer:
         self._seed = seed
         self._name = name
         self.alone = collective.size == 1
-        self.retired = False
         self._kinds: tuple[str, ...] | None = None
         self._compiled = False
         with tf.init_scope():
             if not self.alone:
                 options = {"average": average, "error_feedback": error_feedback, "seed": seed}
                 shake_hands(collective, describe_plan(plan, **options), name)
-            self._retired = tf.Variable(False, trainable=False, name="retired")
+            self._service = Service()
             self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
             self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
             self._counters = {
@@ -160,20 +160,19 @@ class Reducer:
         """The ranks that exchange."""
         return self._collective
 
+    @property
+    def retired(self) -> bool:
+        """Whether it exchanges no more, since other ranks do."""
+        return self._service.ended
+
     def retire(self) -> None:
         """Lets it exchange no more, in steps that were compiled with it either."""
-        self.retired = True
-        self._retired.assign(True)
+        self._service.end()
 
     def count_on(self, before: Reducer) -> None:
         """Counts on from what `before` has moved."""
         for what, counter in self._counters.items():
             counter.assign(before._counters[what])
-
-    def _in_service(self) -> Any:
-        """A context in which operations fail at once where the reducer was retired."""
-        in_service = tf.logical_not(self._retired.read_value())
-        return tf.control_dependencies([tf.debugging.Assert(in_service, [_RETIRED])])
 
     def carry(self, index: int, residual: np.ndarray) -> None:
         """Adds `residual` to the next gradient of a variable that keeps no residual here.
@@ -201,15 +200,14 @@ class Reducer:
 
     def everywhere(self, verdict: tf.Tensor) -> tf.Tensor:
         """True where `verdict`, a bool scalar, is true on all ranks."""
-        with self._in_service():
-            if self.alone:
-                return tf.identity(verdict)
-            refuse_xla()
-            denials = tf.cast(tf.logical_not(verdict), tf.float32)
-            (count,) = self._collective.all_reduce(
-                [denials], average=False, name=f"{self._name}.verdict"
-            )
-            return tf.equal(count, 0)
+        if self.alone:
+            return verdict
+        refuse_xla()
+        denials = self._service.guard(tf.cast(tf.logical_not(verdict), tf.float32))
+        (count,) = self._collective.all_reduce(
+            [denials], average=False, name=f"{self._name}.verdict"
+        )
+        return tf.equal(count, 0)
 
     def reduce(self, gradients: Sequence[Gradient]) -> Reduction:
         """Exchanges one step's gradients.
@@ -222,15 +220,12 @@ class Reducer:
           gradients: one a variable of the plan, in its order; None where there is none here.
 
         Raises:
-          tf.errors.InvalidArgumentError: the reducer was retired, since other ranks exchange now.
+          tf.errors.InvalidArgumentError: the reducer has retired; nothing is sent.
         """
-        with self._in_service():
-            return self._reduce(gradients)
-
-    def _reduce(self, gradients: Sequence[Gradient]) -> Reduction:
         self._compiled |= not tf.executing_eagerly()
         if self.alone:
             _warn_alone(self.plan)
+            gradients = [self._service.guard(gradient) for gradient in gradients]
             self._count(raw=0, sent=0)
             present = tf.constant([gradient is not None for gradient in gradients])
             sent, updates = feedback.send_carried(gradients, self.carried, present)
@@ -250,7 +245,10 @@ class Reducer:
             self._reduce_bucket(bucket, step)
         for index in self._sparse_indices:
             step.reduced[index], finite = exchange_sparse(
-                filled[index], meter, average=self._average, name=f"{self._name}.sparse{index}"
+                self._service.guard(filled[index]),
+                meter,
+                average=self._average,
+                name=f"{self._name}.sparse{index}",
             )
             step.verdicts.append(finite)
         feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
@@ -283,6 +281,7 @@ class Reducer:
         # Known when the step begins: the sum arrives before the first gradient does. It is taken
         # of a variable, since TensorFlow would fold a collective of constants away.
         mine = self._ones * np.array([v.index not in missing for v in self.plan.variables], "f4")
+        mine = self._service.guard(mine)
         (counts,) = meter.all_reduce([mine], average=False, name=f"{self._name}.present")
         return counts > 0
 
@@ -296,6 +295,8 @@ class Reducer:
             step.gradients[v.index] if v in variables else tf.zeros(v.shape, v.dtype)
             for v in bucket.variables
         ]
+        # The bucket's payload has to wait for every one of them.
+        gradients[0] = self._service.guard(gradients[0])
         old = self._state(bucket)
         reduce = Exchange(
             bucket,
@@ -334,13 +335,6 @@ class Reducer:
     def _count(self, raw: Any, sent: Any) -> None:
         for what, value in (("steps", 1), ("raw_bytes", raw), ("sent_bytes", sent)):
             self._counters[what].assign_add(tf.cast(value, tf.int64))
-
-
-_RETIRED = (
-    "this step was compiled for the ranks that there were before workers came or went. Compile it "
-    "anew: call tf.function(step) inside the function that hvd.elastic.run decorates, or, for a "
-    "Keras model, model.make_train_function(force=True)"
-)
 
 
 def _zeros(shape: tuple[int, ...], name: str) -> tf.Variable:

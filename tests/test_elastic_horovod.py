@@ -145,7 +145,9 @@ def test_loop_puts_the_second_phase_together_from_the_survivors(loop) -> None:
         assert again["step"] == commit["step"] == 6
         assert not any(name.startswith("second/") for name in again["residuals"])
         for name, residual in firsts(commit).items():
-            expected = residual + 0.5 * together[name.split("/")[1]].reshape(residual.shape)
+            # Of some variables the one that was killed had the only piece.
+            second = together.get(name.split("/")[1], np.zeros(residual.size, np.float32))
+            expected = residual + 0.5 * second.reshape(residual.shape)
             assert residual.any()
             np.testing.assert_allclose(again["residuals"][name], expected, rtol=1e-6, atol=1e-9)
 
