@@ -19,7 +19,7 @@ stamped packages "$ROOT $TENSORFLOW_VERSION $(digest pyproject.toml .ci/packages
   "The packages come from pip's configured index: check the network and run make again; what was fetched is kept." \
   .ci/packages.sh
 
-stamped horovod "$TENSORFLOW_VERSION $(digest gradcomp/build_horovod.sh)" \
+stamped horovod "$TENSORFLOW_VERSION $(digest gradcomp/build_horovod.sh) $(command -v mpicxx || true)" \
   "[4/5] building Horovod for TensorFlow $TENSORFLOW_VERSION (about 2 minutes) ..." \
   "The build needs g++, make and 2 GB of free memory a core." \
   env PYTHON="$VENV/bin/python" sh gradcomp/build_horovod.sh

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds and installs Horovod for the TensorFlow of $PYTHON (python3 by default), for CPUs with Gloo.
-# For MPI or NCCL set HOROVOD_WITH_MPI=1 or HOROVOD_GPU_OPERATIONS=NCCL as Horovod's manual says.
+# Builds and installs Horovod for the TensorFlow of $PYTHON (python3 by default), for CPUs with Gloo,
+# and with MPI where its compiler wrapper mpicxx is found, unless HOROVOD_WITHOUT_MPI=1 is set.
+# For NCCL set HOROVOD_GPU_OPERATIONS=NCCL as Horovod's manual says.
 # Needs g++ and make; takes about two minutes on two cores.
 set -eu
 
@@ -28,6 +29,15 @@ fi
 
 export CXXFLAGS="-I$shim ${CXXFLAGS:-}" MAKEFLAGS="-j$(nproc)"
 export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
-[ -n "${HOROVOD_WITH_MPI:-}" ] || export HOROVOD_WITHOUT_MPI=1
+if [ -n "${HOROVOD_WITHOUT_MPI:-}" ]; then
+  mpi="left out, as HOROVOD_WITHOUT_MPI asks"
+elif [ -n "${HOROVOD_WITH_MPI:-}" ] || command -v mpicxx >/dev/null; then
+  export HOROVOD_WITH_MPI=1 # with it a build that finds no usable MPI fails, and says why
+  mpi=$(command -v mpicxx || echo "asked for by HOROVOD_WITH_MPI")
+else
+  export HOROVOD_WITHOUT_MPI=1
+  mpi="not found (no mpicxx on PATH; on Debian: apt-get install libopenmpi-dev openmpi-bin)"
+fi
+echo "MPI: $mpi"
 # A cached wheel may be built for another TensorFlow, and so may the installed one.
 "$python" -m pip install --no-cache-dir --no-build-isolation --no-deps --force-reinstall horovod==0.28.1

@@ -138,7 +138,10 @@ def _horovod(facts: dict[str, Any], tensorflow_version: str | None) -> Finding:
         return Finding("horovod", "broken", f"{detail}, not for {tensorflow_version}", build)
     if not facts["carriers"]:
         return Finding("horovod", "broken", f"{detail}, without Gloo, MPI or NCCL", build)
-    return Finding("horovod", "works", f"{detail}, with {', '.join(facts['carriers'])}")
+    detail += f", with {', '.join(facts['carriers'])}"
+    if "mpi" not in facts["carriers"]:
+        detail += " (no MPI: start it with horovodrun, not with mpirun)"
+    return Finding("horovod", "works", detail)
 
 
 def _requirement(name: str) -> str:

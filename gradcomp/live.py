@@ -6,7 +6,9 @@ the program makes reducers, and is thus the same when the program runs again.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,6 +18,10 @@ from gradcomp.collective import Collective, alone
 
 _reducers: dict[str, weakref.ref[Any]] = {}
 _counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+# Whether reducers are made when they are first used, rather than with their optimizer. An engine
+# says so where workers come and go: one that comes must not wait for the others before they know.
+late = False
+
 _world: Callable[[], Collective | None] | None = None
 
 # What the program's own training loop said last; None where there is none.
@@ -29,15 +35,33 @@ def register(reducer: Any, name: str) -> None:
     """Makes a new reducer known, and gives it what waits for it."""
     nth = next(_counts[name])
     key = f"{name}#{nth}" if nth else name
-    _reducers[key] = weakref.ref(reducer, lambda _: _reducers.pop(key, None))
+    _reducers[key] = weakref.ref(reducer, functools.partial(_remove, key))
     if key in waiting:
         waiting.pop(key)(reducer)
+
+
+def _remove(key: str, reference: weakref.ref[Any]) -> None:
+    if _reducers.get(key) is reference:
+        del _reducers[key]
 
 
 def reducers() -> dict[str, Any]:
     """The reducers that live, by key, oldest first."""
     found = {key: reference() for key, reference in list(_reducers.items())}
     return {key: reducer for key, reducer in found.items() if reducer is not None}
+
+
+def forget() -> None:
+    """Lets keys be counted anew: the reducers that live belong to ranks that exchange no more."""
+    if waiting:
+        warnings.warn(
+            f"what was restored for {sorted(waiting)} is lost: nothing had used it when workers "
+            "came or went",
+            stacklevel=2,
+        )
+    waiting.clear()
+    _reducers.clear()
+    _counts.clear()
 
 
 def set_world(make: Callable[[], Collective | None]) -> None:

@@ -14,13 +14,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gradcomp import live
 from gradcomp.options import Options, with_momentum
 from gradcomp.own_state import OwnState, load_own, save_own, without_own
 from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer
 from gradcomp.traffic import Traffic
 
-MakeReducer = Callable[[Sequence[Any], Options], Reducer | None]  # None: no engine is running
+# The last argument is the reducer before; None is returned where no engine is running.
+MakeReducer = Callable[[Sequence[Any], Options, Reducer | None], Reducer | None]
 
 
 class DistributedOptimizer:
@@ -59,7 +61,8 @@ class DistributedOptimizer:
     @property
     def alone(self) -> bool:
         """Whether there is nobody to exchange gradients with, as far as is known."""
-        return self._reducer is not None and self._reducer.alone
+        reducer = self._reducer
+        return reducer is not None and reducer.alone and not reducer.retired
 
     @property
     def plan(self) -> Plan:
@@ -72,7 +75,7 @@ class DistributedOptimizer:
 
     def _built_reducer(self) -> Reducer:
         optimizer: Any = self
-        if self._reducer is None and optimizer.built:
+        if (self._reducer is None or self._reducer.retired) and optimizer.built:
             self.make_reducer(optimizer._trainable_variables)
             if self._reducer is None:
                 raise RuntimeError(
@@ -85,6 +88,10 @@ class DistributedOptimizer:
             )
         return self._reducer
 
+    def make_reducer_in_service(self) -> None:
+        """Agrees with all ranks about the variables, if that has not happened among them."""
+        self._built_reducer()
+
     def everywhere(self, verdict: Any) -> Any:
         """True where `verdict`, a bool scalar, is true on all ranks."""
         return self._built_reducer().everywhere(verdict)
@@ -94,12 +101,13 @@ class DistributedOptimizer:
         if optimizer.built:  # once more by a LossScaleOptimizer put around it
             return
         super().build(variables)  # type: ignore[misc]
-        self.make_reducer(variables)
+        if not live.late:
+            self.make_reducer(variables)
 
     def make_reducer(self, variables: Sequence[Any]) -> None:
         """Agrees with all ranks about `variables`; residuals become part of checkpoints."""
         optimizer: Any = self
-        self._reducer = self._make_reducer(variables, self._options)
+        self._reducer = self._make_reducer(variables, self._options, self._reducer)
         if self._reducer is not None:
             # By hand: Keras turns its own tracking off while a LossScaleOptimizer builds this one.
             optimizer._track_trackable(OwnState(self._reducer), name="gradcomp", overwrite=True)
@@ -131,7 +139,7 @@ class DistributedOptimizer:
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(without_own(store))  # type: ignore[misc]
-        if self._reducer is not None:
+        if self._reducer is not None or live.late:
             load_own(self._reducer, store)
 
     @tf.autograph.experimental.do_not_convert  # nothing in it depends on a tensor's value

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradcomp import residuals
+from gradcomp import live, residuals
 from gradcomp.archive import Archive, write_archive
 from gradcomp.reducer import Reducer
 
@@ -44,7 +44,7 @@ def save_own(reducer: Reducer, store: Any) -> None:
     store[_KEY] = np.frombuffer(to_bytes(reducer), np.uint8)
 
 
-def load_own(reducer: Reducer, store: Any) -> None:
+def load_own(reducer: Reducer | None, store: Any) -> None:
     """Takes the rank's state from what Keras stored for an optimizer, where there is any."""
     if _KEY in store.keys():  # noqa: SIM118  (not every store of Keras is a mapping)
         from_bytes(reducer, np.asarray(store[_KEY]).tobytes())
@@ -62,12 +62,21 @@ def to_bytes(reducer: Reducer) -> bytes:
     return stream.getvalue()
 
 
-def from_bytes(reducer: Reducer, content: bytes) -> None:
+def from_bytes(reducer: Reducer | None, content: bytes) -> None:
     """Restores the state that `to_bytes` made; warns where it is not this rank's own.
+
+    Where workers come and go nothing is restored: one that comes late would read the same again.
 
     Raises:
       StateError: it is of other variables, or damaged.
     """
+    if live.late or reducer is None:
+        warnings.warn(
+            "the residuals in a checkpoint or a .keras file are not restored in an elastic job; "
+            "gradcomp.restore_state, called once, restores those that gradcomp.save_state saved",
+            stacklevel=2,
+        )
+        return
     archive = Archive(io.BytesIO(content), f"the checkpoint of {reducer.name}")
     snapshot = residuals.Snapshot(archive.metadata, archive, "")
     saved = f"rank {archive.metadata['rank']} of {snapshot.world_size}"

@@ -23,6 +23,7 @@ from gradcomp.handshake import describe_plan, shake_hands
 from gradcomp.kinds import Gradient
 from gradcomp.momentum import Momentum, Velocities
 from gradcomp.plan import Plan
+from gradcomp.service import Service
 from gradcomp.sparse import SparseExchange
 from gradcomp.stages import Epoch, Exchanging, reduce_in_stage
 from gradcomp.traffic import Traffic
@@ -103,6 +104,7 @@ class Reducer:
                     "seed": seed,
                 }
                 shake_hands(collective, describe_plan(plan, **options), name)
+            self._service = Service()
             self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
             self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
             self.epoch = Epoch(plan, live.epoch)
@@ -149,6 +151,25 @@ class Reducer:
         """Of momentum correction, by the variable's index; empty without."""
         return self._velocities.kept
 
+    @property
+    def collective(self) -> Collective:
+        """The ranks that exchange."""
+        return self._collective
+
+    @property
+    def retired(self) -> bool:
+        """Whether it exchanges no more, since other ranks do."""
+        return self._service.ended
+
+    def retire(self) -> None:
+        """Lets it exchange no more, in steps that were compiled with it either."""
+        self._service.end()
+
+    def count_on(self, before: Reducer) -> None:
+        """Counts on from what `before` has moved."""
+        for what, counter in self._counters.items():
+            counter.assign(before._counters[what])
+
     def carry(self, index: int, residual: np.ndarray) -> None:
         """Adds `residual` to the next gradient of a variable that keeps no residual here.
 
@@ -178,7 +199,7 @@ class Reducer:
         if self.alone:
             return verdict
         refuse_xla()
-        denials = tf.cast(tf.logical_not(verdict), tf.float32)
+        denials = self._service.guard(tf.cast(tf.logical_not(verdict), tf.float32))
         (count,) = self._collective.all_reduce(
             [denials], average=False, name=f"{self._name}.verdict"
         )
@@ -193,10 +214,14 @@ class Reducer:
 
         Args:
           gradients: one a variable of the plan, in its order; None where there is none here.
+
+        Raises:
+          tf.errors.InvalidArgumentError: the reducer has retired; nothing is sent.
         """
         self._compiled |= not tf.executing_eagerly()
         if self.alone:
             _warn_alone(self.plan)
+            gradients = [self._service.guard(gradient) for gradient in gradients]
             self._count(raw=0, sent=0)
             present = tf.constant([gradient is not None for gradient in gradients])
             steps, velocities = self._velocities.accumulate(gradients)
@@ -260,9 +285,8 @@ class Reducer:
         # The sum arrives before the first gradient does. It is taken of a variable, since
         # TensorFlow would fold a collective of constants away.
         mine = self._ones * np.array([v.index not in missing for v in self.plan.variables], "f4")
-        (counts,) = meter.all_reduce(
-            [tf.concat([mine, self.epoch.flags()], 0)], average=False, name=f"{self._name}.present"
-        )
+        told = self._service.guard(tf.concat([mine, self.epoch.flags()], 0))
+        (counts,) = meter.all_reduce([told], average=False, name=f"{self._name}.present")
         numel = len(self.plan.variables)
         return counts[:numel] > 0, self.epoch.stage(counts[numel:], meter.size)
 
@@ -291,7 +315,7 @@ class Reducer:
                 self._average,
                 f"{self._name}.sparse{v.index}",
             )
-            result = reduce(step.gradients[v.index], residual)
+            result = reduce(self._service.guard(step.gradients[v.index]), residual)
             step.reduced[v.index] = result.slices
             step.verdicts.append(result.finite)
             if residual is not None:
@@ -302,6 +326,8 @@ class Reducer:
         if not bucket.variables:
             return
         gradients = [step.gradients[v.index] for v in bucket.variables]
+        # The bucket's payload has to wait for every one of them.
+        gradients[0] = self._service.guard(gradients[0])
         old = self._state(whole, bucket)
         begun = old
         if old.velocities is not None:

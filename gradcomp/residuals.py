@@ -10,18 +10,41 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gradcomp.archive import Archive
 from gradcomp.bucket import Bucket, VariableSpec
 from gradcomp.errors import StateError
 from gradcomp.reducer import Reducer
 
 
+class Arrays(Protocol):
+    """Arrays by name; an open `Archive`, or `Held`."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all arrays."""
+        ...
+
+    def get(self, array: str, /) -> np.ndarray | None:
+        """The array, or None where there is none of that name."""
+        ...
+
+    def __getitem__(self, array: str, /) -> np.ndarray: ...
+
+
+class Held(dict[str, np.ndarray]):
+    """Arrays in memory."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all arrays."""
+        return frozenset(self)
+
+
 class Snapshot(NamedTuple):
-    """One rank's state of a reducer: a description, and arrays in an archive.
+    """One rank's state of a reducer: a description, and arrays in an archive or in memory.
 
     The arrays' names are `prefix` and then `residual/VARIABLE` or `velocity/VARIABLE`, of the
     variable's shape, or `second/VARIABLE/START`, a piece of the flat variable that the rank sums in
@@ -29,7 +52,7 @@ class Snapshot(NamedTuple):
     """
 
     description: dict[str, Any]
-    archive: Archive
+    archive: Arrays
     prefix: str
 
     @property
@@ -87,6 +110,11 @@ def arrays_of(reducer: Reducer, prefix: str) -> Iterator[tuple[str, np.ndarray]]
                 yield f"{prefix}second/{index}/{start}", values[offset : offset + stop - start]
 
 
+def take(reducer: Reducer) -> Snapshot:
+    """What the reducer keeps now, copied to host memory."""
+    return Snapshot(describe(reducer), Held(arrays_of(reducer, "")), "")
+
+
 def restore(reducer: Reducer, snapshots: Mapping[int, Snapshot]) -> None:
     """Replaces what the reducer keeps by the snapshots' contribution.
 
@@ -97,26 +125,17 @@ def restore(reducer: Reducer, snapshots: Mapping[int, Snapshot]) -> None:
       StateError: the snapshots are of other variables, or of another operation.
     """
     some = next(iter(snapshots.values()))
-    _compare(reducer, some.description)
-    shares = _shares(some.world_size, reducer.plan.world_size, reducer.rank, reducer.average)
+    compare(reducer, some.description)
+    size = reducer.plan.world_size
+    shares = _shares(some.world_size, size, reducer.rank, reducer.average)
     pieces = [(snapshot.archive, snapshot.pieces()) for snapshot in snapshots.values()]
     for bucket in reducer.plan.buckets:
-        second = {v.index: _second(v, pieces) for v in bucket.variables}
-        keeps_second = bucket.index in reducer.chunk_residuals
-        for v in bucket.variables:
-            total = _share(v, shares, {r: s.residual(v.index) for r, s in snapshots.items()})
-            rest = second[v.index]
-            if rest is not None and not keeps_second:
-                share = 1.0 if reducer.average else 1.0 / reducer.plan.world_size
-                total = total + share * rest.reshape(v.shape)
-            _give(reducer, v.index, total.astype(np.float32))
-        if keeps_second:
-            chunk = np.zeros(reducer.chunk_residuals[bucket.index].shape, np.float32)
-            for index, start, stop, offset in _segments(bucket, reducer.rank):
-                values = second[index]
-                if values is not None:
-                    chunk[offset : offset + stop - start] = values[start:stop]
-            reducer.chunk_residuals[bucket.index].assign(chunk)
+        firsts = {
+            v.index: _share(v, shares, {r: s.residual(v.index) for r, s in snapshots.items()})
+            for v in bucket.variables
+        }
+        seconds = {v.index: _second(v, pieces) for v in bucket.variables}
+        give(reducer, bucket, firsts, seconds, 1.0 if reducer.average else 1.0 / size)
     velocities = {
         v.index: {rank: snapshot.velocity(v.index) for rank, snapshot in snapshots.items()}
         for v in reducer.plan.variables
@@ -135,6 +154,36 @@ def restore(reducer: Reducer, snapshots: Mapping[int, Snapshot]) -> None:
     reducer.step.assign(some.description["step"])
     # Files of earlier versions know of no epoch.
     reducer.epoch.variable.assign(some.description.get("epoch", 0))
+
+
+def give(
+    reducer: Reducer,
+    bucket: Bucket,
+    firsts: Mapping[int, np.ndarray],
+    seconds: Mapping[int, np.ndarray | None],
+    share: float,
+) -> None:
+    """Replaces what the reducer keeps for the variables of `bucket`, all by the variable's index.
+
+    Args:
+      firsts: float64 of the variable's shape, this rank's own residual.
+      seconds: float32 [numel], the whole residual of the second phase; None where there is none.
+      share: of `seconds` that this rank adds to its own residual where the route of the bucket has
+        no second phase.
+    """
+    keeps_second = bucket.index in reducer.chunk_residuals
+    for v in bucket.variables:
+        total, rest = firsts[v.index], seconds[v.index]
+        if rest is not None and not keeps_second:
+            total = total + share * rest.reshape(v.shape)
+        _assign(reducer, v.index, total.astype(np.float32))
+    if keeps_second:
+        chunk = np.zeros(reducer.chunk_residuals[bucket.index].shape, np.float32)
+        for index, start, stop, offset in _segments(bucket, reducer.rank):
+            values = seconds[index]
+            if values is not None:
+                chunk[offset : offset + stop - start] = values[start:stop]
+        reducer.chunk_residuals[bucket.index].assign(chunk)
 
 
 def _segments(bucket: Bucket, rank: int) -> Iterator[tuple[int, int, int, int]]:
@@ -171,7 +220,7 @@ def _share(
 
 
 def _second(
-    v: VariableSpec, pieces: list[tuple[Archive, dict[int, list[tuple[int, str]]]]]
+    v: VariableSpec, pieces: list[tuple[Arrays, dict[int, list[tuple[int, str]]]]]
 ) -> np.ndarray | None:
     """float32 [numel]: all ranks' second residuals put together; None where there is none."""
     whole = None
@@ -184,14 +233,19 @@ def _second(
     return whole
 
 
-def _give(reducer: Reducer, index: int, residual: np.ndarray) -> None:
+def _assign(reducer: Reducer, index: int, residual: np.ndarray) -> None:
     if index in reducer.residuals:
         reducer.residuals[index].assign(residual)
     elif index in reducer.carried or residual.any():
         reducer.carry(index, residual)
 
 
-def _compare(reducer: Reducer, saved: dict[str, Any]) -> None:
+def compare(reducer: Reducer, saved: dict[str, Any]) -> None:
+    """Checks that what `describe` told is of the reducer's variables and operation.
+
+    Raises:
+      StateError: it is not.
+    """
     variables = reducer.plan.variables
     if len(saved["variables"]) != len(variables):
         raise StateError(

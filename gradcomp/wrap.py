@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from gradcomp import epochs, xla
+from gradcomp import epochs, live, xla
 from gradcomp.loss_scale import LossScaleOptimizer
 from gradcomp.optimizer import DistributedOptimizer, MakeReducer
 from gradcomp.options import Options, with_momentum
@@ -70,7 +70,7 @@ def _exchanging(
     epochs.follow_fit(DistributedOptimizer)
     optimizer.__class__ = distributed_class(type(optimizer), make_reducer, package)
     optimizer._options = options
-    if optimizer.built:
+    if optimizer.built and not live.late:
         optimizer.make_reducer(optimizer._trainable_variables)
     if velocities is not None:
         optimizer.start_velocities(velocities)

@@ -16,7 +16,7 @@ def refuse_xla() -> None:
     Raises:
       RuntimeError: says what to write; XLA's own error would come later and name an op only.
     """
-    if _for_xla():
+    if for_xla():
         raise RuntimeError(
             "gradients can't be exchanged in a function that XLA compiles: its collectives have no "
             "XLA kernels. Write @tf.function without jit_compile=True around the exchange; what "
@@ -53,7 +53,8 @@ def keep_train_steps_out(needs: type) -> None:
     keras.Model.make_train_function = make_train_function
 
 
-def _for_xla() -> bool:
+def for_xla() -> bool:
+    """Whether a function is being traced that XLA is to compile."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         context = graph._get_control_flow_context()

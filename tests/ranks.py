@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parent
+PROGRAM = (str(Path(__file__)),)  # one rank; a module and a folder are to be added
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,7 @@ def launch(
     With `own_network` the ranks are alone on a loopback interface of their own, in a network
     namespace, so that its counters show their bytes and nobody else's.
     """
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
-        "OMP_NUM_THREADS": "1",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        # A rank that fails leaves the others waiting: end them soon, not after a minute.
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "40",
-        **(env or {}),
-    }
-    program = [sys.executable, str(Path(__file__)), module, str(folder)]
+    program = [sys.executable, *PROGRAM, module, str(folder)]
     command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), "--gloo", *program]
     if own_network:
         command = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
@@ -59,7 +50,7 @@ def launch(
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env=environment,
+            env={**os.environ, **environment(), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -71,6 +62,25 @@ def launch(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise AssertionError(f"no end after {timeout} s:\n{_tail(log)}") from None
+    outcomes = collect(folder, ranks)
+    assert outcomes, f"no rank came to a result:\n{_tail(log)}"
+    return outcomes
+
+
+def environment() -> dict[str, str]:
+    """What a rank needs beside this process's own variables."""
+    return {
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        # A rank that fails leaves the others waiting: end them soon, not after a minute.
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "40",
+    }
+
+
+def collect(folder: Path, ranks: int) -> dict[str, list[Outcome]]:
+    """What ranks left in the folder: outcomes by name, in rank order."""
     outcomes: dict[str, list[Outcome]] = {}
     for rank in range(ranks):
         file = folder / f"rank{rank}.pickle"
@@ -78,7 +88,6 @@ def launch(
             continue
         for name, outcome in pickle.loads(file.read_bytes()).items():
             outcomes.setdefault(name, []).append(outcome)
-    assert outcomes, f"no rank came to a result:\n{_tail(log)}"
     return outcomes
 
 

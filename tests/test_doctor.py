@@ -164,6 +164,22 @@ def test_broken_horovod(
     assert "build_horovod.sh" in finding.remedy
 
 
+@pytest.mark.parametrize(("carriers", "mpi"), [(["gloo"], False), (["gloo", "mpi"], True)])
+def test_it_tells_whether_mpirun_can_start_horovod(
+    monkeypatch: pytest.MonkeyPatch, carriers: list[str], mpi: bool
+) -> None:
+    answers = {
+        "native": {"path": "_native.so"},
+        "tensorflow": {"version": "2.21.0", "keras": "3.15.1", "gpus": 0},
+        "horovod": {"version": "0.28.1", "built_for": "2.21.0", "carriers": carriers},
+    }
+    monkeypatch.setattr(doctor, "probe", answers.__getitem__)
+    finding = doctor.examine()["horovod"]
+    assert finding.state == "works"
+    assert ("with gloo, mpi" in finding.detail) == mpi
+    assert ("no MPI: start it with horovodrun" in finding.detail) != mpi
+
+
 def test_remedy_script_is_in_the_package_and_names_the_pinned_version() -> None:
     script = (PACKAGE / "build_horovod.sh").read_text()
     assert doctor._requirement("horovod") in script

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import horovod.tensorflow as hvd
 import pytest
+from elastic import HOSTS, launch_elastic
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,8 +44,26 @@ def run(*arguments: str) -> str:
 def test_example_learns_on_two_ranks(script, options) -> None:
     horovodrun = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
     told = run(*horovodrun, sys.executable, f"examples/{script}", *options)
-    accuracy = float(told.split("test accuracy ")[1].split()[0].rstrip(","))
-    assert accuracy > 0.5, told
+    assert accuracy_in(told) > 0.5, told
+
+
+def accuracy_in(told: str) -> float:
+    return float(told.split("test accuracy ")[1].split()[0].rstrip(","))
+
+
+def test_elastic_example_learns_on_two_hosts(tmp_path) -> None:
+    program = [str(ROOT / "examples/horovod_elastic.py"), "--epochs", "1", "--images", "3200"]
+    told = launch_elastic(program, tmp_path, [f"{host}:1" for host in HOSTS[:2]])
+    assert accuracy_in(told) > 0.5, told
+
+
+@pytest.mark.skipif(not hvd.mpi_built(), reason="Horovod was built without MPI")
+def test_mpirun_trains_as_horovodrun_does() -> None:
+    """As Horovod's launcher does it: on root's account and with more ranks than cores, too."""
+    program = [sys.executable, "examples/horovod_fit.py", "--epochs", "1", "--images", "3200"]
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
+    gloo = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
+    assert accuracy_in(run(*mpirun, *program)) == accuracy_in(run(*gloo, *program))
 
 
 def test_horovod_run_as_documented() -> None:

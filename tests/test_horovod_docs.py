@@ -5,14 +5,17 @@ import types
 from pathlib import Path
 
 import horovod.tensorflow
+import horovod.tensorflow.elastic
 import horovod.tensorflow.keras
 import horovod.tensorflow.keras.callbacks
+import horovod.tensorflow.keras.elastic
 import pytest
 
 import gradcomp.horovod as hvd
 
 PAGE = Path(__file__).parents[1] / "docs/horovod.md"
 MODULES = (horovod.tensorflow, horovod.tensorflow.keras, horovod.tensorflow.keras.callbacks)
+ELASTIC = (horovod.tensorflow.elastic, horovod.tensorflow.keras.elastic)
 
 
 def public_names() -> set[str]:
@@ -25,6 +28,7 @@ def public_names() -> set[str]:
             imported = isinstance(value, types.ModuleType) or not origin.startswith("horovod")
             if not name.startswith("_") and not imported:
                 names.add(name)
+    names |= {name for module in ELASTIC for name in module.__all__}
     # A comparison of versions, which horovod.common lends to every module.
     return names - {"is_version_greater_equal_than"}
 
@@ -37,11 +41,12 @@ def table() -> dict[str, str]:
 
 
 def ours(name: str):
-    return getattr(hvd if hasattr(hvd, name) else hvd.callbacks, name)
+    homes = (hvd, hvd.callbacks, hvd.elastic)
+    return next(getattr(home, name) for home in homes if hasattr(home, name))
 
 
 def horovods(name: str):
-    return [getattr(m, name) for m in MODULES if hasattr(m, name)]
+    return [getattr(m, name) for m in (*MODULES, *ELASTIC) if hasattr(m, name)]
 
 
 def test_the_table_is_complete() -> None:
@@ -63,5 +68,5 @@ def test_the_table_is_true(name) -> None:
 
 
 def test_what_is_exported_is_listed() -> None:
-    added = {"FeedbackState", "callbacks"}
+    added = {"FeedbackState", "callbacks", "elastic"}
     assert set(hvd.__all__) - added <= set(table())

@@ -65,7 +65,7 @@ from horovod.tensorflow import (
     vars_to_refs,
 )
 
-from gradcomp.horovod import callbacks
+from gradcomp.horovod import callbacks, elastic
 from gradcomp.horovod.broadcast import allgather_object, broadcast_object, broadcast_variables
 from gradcomp.horovod.callbacks import BroadcastGlobalVariablesCallback
 from gradcomp.horovod.functions import (
@@ -131,6 +131,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from gradcomp import live
+from gradcomp import live, succession
 from gradcomp.options import Options
 from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer
@@ -69,6 +70,7 @@ class HorovodCollective:
 
 
 live.set_world(lambda: HorovodCollective() if hvd.is_initialized() else None)
+live.late = os.environ.get("HOROVOD_ELASTIC") == "1"  # what Horovod's launchers set
 
 _ordinals = {kind: itertools.count() for kind in ("optimizer", "tape", "allreduce")}
 
@@ -78,9 +80,22 @@ def unique_name(kind: str) -> str:
     return f"gradcomp.{kind}{next(_ordinals[kind])}"
 
 
-def make_reducer(plan: Plan, options: Options, name: str) -> Reducer:
-    """A reducer over all ranks of the running Horovod job; shakes hands with them."""
-    return Reducer(
+def retire_all() -> None:
+    """Ends all reducers, since other ranks exchange from now on; names are counted anew.
+
+    A process that has just come counts from the start, and has to arrive at the same names.
+    """
+    succession.retire_all()
+    for kind in _ordinals:
+        _ordinals[kind] = itertools.count()
+
+
+def make_reducer(plan: Plan, options: Options, name: str, before: Reducer | None = None) -> Reducer:
+    """A reducer over all ranks of the running Horovod job; shakes hands with them.
+
+    It goes on with what `before` kept, which exchanged the same gradients among other ranks.
+    """
+    reducer = Reducer(
         plan,
         HorovodCollective(),
         average=options.average,
@@ -89,3 +104,5 @@ def make_reducer(plan: Plan, options: Options, name: str) -> Reducer:
         seed=options.seed,
         name=name,
     )
+    succession.succeed(reducer, before)
+    return reducer

@@ -152,11 +152,11 @@ _reducers: dict[tuple[Plan, Options, str], Reducer] = {}
 def _reducer(plan: Plan, options: Options, state: FeedbackState | None, name: str) -> Reducer:
     if state is None:
         key = (plan, options, name)
-        if key not in _reducers:
+        if key not in _reducers or _reducers[key].retired:
             _reducers[key] = make_reducer(plan, options, name)
         return _reducers[key]
-    if state.reducer is None:
-        state.reducer = make_reducer(plan, options, unique_name("allreduce"))
+    if state.reducer is None or state.reducer.retired:
+        state.reducer = make_reducer(plan, options, unique_name("allreduce"), state.reducer)
     elif state.reducer.plan != plan:
         raise ValueError(
             "this FeedbackState belongs to other tensors or another codec; use one FeedbackState "

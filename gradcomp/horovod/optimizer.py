@@ -25,13 +25,13 @@ from gradcomp.wrap import distribute, distributed_class
 _PACKAGE = "gradcomp.horovod"
 
 
-def _reducer(variables: Sequence[Any], options: Options) -> Reducer | None:
+def _reducer(variables: Sequence[Any], options: Options, before: Reducer | None) -> Reducer | None:
     # A saved model is loaded with its optimizer also where nothing is to be trained.
     if not hvd.is_initialized():
         return None
     plan = options.policy.plan(variables, hvd.size(), options.bucket_bytes)
     plan = dataclasses.replace(plan, momentum=options.momentum is not None)
-    return make_reducer(plan, options, unique_name("optimizer"))
+    return make_reducer(plan, options, unique_name("optimizer"), before)
 
 
 def DistributedOptimizer(

@@ -27,12 +27,13 @@ _reducers: dict[tuple[tuple[int, ...], Options], Reducer] = {}
 
 
 def _reducer_for(sources: Sequence[Any], named: Sequence[Any], options: Options) -> Reducer:
-    """The reducer of these variables and options, made at first use; it lives as long as they."""
+    """The reducer of these variables and options, made at first use among the present ranks."""
     key = (tuple(map(id, sources)), options)
-    if key not in _reducers:
+    before = _reducers.get(key)
+    if before is None or before.retired:
         plan = options.policy.plan(named, hvd.size(), options.bucket_bytes)
-        _reducers[key] = make_reducer(plan, options, unique_name("tape"))
-        for source in sources:
+        _reducers[key] = make_reducer(plan, options, unique_name("tape"), before)
+        for source in sources if before is None else ():
             weakref.finalize(source, _reducers.pop, key, None)
     return _reducers[key]
 
