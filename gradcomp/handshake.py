@@ -16,6 +16,7 @@ WIRE_FORMAT = 1
 def describe_plan(plan: Plan, **options: Any) -> dict[str, Any]:
     """What has to be equal on all ranks, as plain values in the order in which to compare them."""
     return {
+        "hierarchical": plan.hosts is not None,
         "gradcomp version": __version__,
         "wire format": WIRE_FORMAT,
         "world size": plan.world_size,
@@ -30,6 +31,7 @@ def describe_plan(plan: Plan, **options: Any) -> dict[str, Any]:
                 ("codec", "none" if v.codec is None else v.codec.spec),
             )
         },
+        "ranks on each host": plan.hosts,
         "bucket_bytes": plan.bucket_bytes,
         **options,
     }

@@ -16,7 +16,8 @@ from gradcomp.collective import Collective, alone
 
 _reducers: dict[str, weakref.ref[Any]] = {}
 _counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
-_world: Callable[[], Collective | None] | None = None
+Reach = Callable[[tuple[int, ...] | None], Collective | None]
+_world: Reach | None = None
 
 # State by the key of a reducer that does not live yet, each called with the reducer when it does.
 waiting: dict[str, Callable[[Any], None]] = {}
@@ -37,15 +38,19 @@ def reducers() -> dict[str, Any]:
     return {key: reducer for key, reducer in found.items() if reducer is not None}
 
 
-def set_world(make: Callable[[], Collective | None]) -> None:
-    """Tells how to reach all ranks of the job; None where the engine does not run."""
+def set_world(make: Reach) -> None:
+    """Tells how to reach the given ranks of the job, or all; None where the engine does not run."""
     global _world
     _world = make
 
 
-def running() -> Collective | None:
-    """All ranks of the job, or None where no engine runs."""
-    return None if _world is None else _world()
+def running(ranks: tuple[int, ...] | None = None) -> Collective | None:
+    """All ranks of the job, or None where no engine runs.
+
+    Args:
+      ranks: only these, which are a process set; this rank alone where it is none of them.
+    """
+    return None if _world is None else _world(ranks)
 
 
 def world() -> Collective:

@@ -14,12 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from gradcomp import feedback, kinds, live
-from gradcomp.bucket import Bucket, sent_bytes
+from gradcomp.bucket import Bucket
 from gradcomp.collective import Collective, Meter
 from gradcomp.errors import StateError
 from gradcomp.exchange import Exchange, Randomness, exchange_sparse
 from gradcomp.feedback import BucketState
 from gradcomp.handshake import describe_plan, shake_hands
+from gradcomp.hierarchy import HierarchicalExchange, Levels, MeteredLevels
 from gradcomp.kinds import Gradient
 from gradcomp.plan import Plan
 from gradcomp.xla import refuse_xla
@@ -32,20 +33,23 @@ class Traffic:
     Attributes:
       steps: exchanges so far.
       raw_bytes: bytes that the same gradients would have sent uncompressed.
-      sent_bytes: bytes sent, counted at the collectives.
+      sent_bytes: bytes sent, counted at the collectives; of a hierarchical exchange, those sent to
+        other hosts.
+      local_bytes: bytes that a hierarchical exchange sent within the host; 0 otherwise.
       compressed_numel, total_numel: parameters whose gradients are compressed, and all.
     """
 
     steps: int
     raw_bytes: int
     sent_bytes: int
+    local_bytes: int
     compressed_numel: int
     total_numel: int
 
     @property
     def compression_ratio(self) -> float:
-        """Raw bytes ÷ sent bytes; 1.0 where nothing was sent."""
-        return self.raw_bytes / self.sent_bytes if self.sent_bytes else 1.0
+        """Raw bytes ÷ sent bytes; 1.0 where there was nothing to send."""
+        return self.raw_bytes / self.sent_bytes if self.raw_bytes and self.sent_bytes else 1.0
 
 
 class Reduction(NamedTuple):
@@ -66,6 +70,7 @@ class _Step:
     """What grows while a step's buckets are exchanged."""
 
     meter: Meter
+    levels: MeteredLevels | None
     randomness: Randomness
     gradients: list[Gradient]
     missing: frozenset[int]
@@ -86,6 +91,9 @@ class Reducer:
       average: mean over ranks if True, else sum.
       error_feedback: keep what lossy codecs drop, and send it later.
       seed: of the random bits of stochastic rounding.
+      predivide: what uncompressed gradients are divided by before they are summed, and multiplied
+        by afterwards.
+      levels: of a hierarchical exchange, as the plan's `hosts` says.
       name: prefix of the collectives' names; equal on all ranks, unique in the program.
 
     Raises:
@@ -100,32 +108,41 @@ class Reducer:
         average: bool = True,
         error_feedback: bool = True,
         seed: int = 0,
+        predivide: float = 1.0,
+        levels: Levels | None = None,
         name: str,
     ) -> None:
         self.plan = plan
         self._collective = collective
         self._average = average
         self._seed = seed
+        self._predivide = predivide
+        self._levels = levels
         self._name = name
         self.alone = collective.size == 1
         self._kinds: tuple[str, ...] | None = None
         self._compiled = False
         with tf.init_scope():
             if not self.alone:
-                options = {"average": average, "error_feedback": error_feedback, "seed": seed}
+                options = {
+                    "average": average,
+                    "error_feedback": error_feedback,
+                    "seed": seed,
+                    "gradient_predivide_factor": predivide,
+                }
                 shake_hands(collective, describe_plan(plan, **options), name)
             self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
             self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
             self._counters = {
                 what: tf.Variable(0, trainable=False, dtype=tf.int64, name=what)
-                for what in ("steps", "raw_bytes", "sent_bytes")
+                for what in ("steps", "raw_bytes", "sent_bytes", "local_bytes")
             }
             # By the variable's index, and for the second phase by the bucket's.
             self.residuals: dict[int, tf.Variable] = {}
             self.chunk_residuals: dict[int, tf.Variable] = {}
             # Restored residuals of variables that keep none here: sent whole at the next step.
             self.carried: dict[int, tf.Variable] = {}
-            if error_feedback and not self.alone:
+            if error_feedback and not self.alone and self.keeper is not None:
                 self._create_residuals()
             live.register(self, name)
 
@@ -135,7 +152,7 @@ class Reducer:
                 self.residuals[v.index] = _zeros(v.shape, f"residual_{v.index}")
             if bucket.route == "two_phase":
                 self.chunk_residuals[bucket.index] = _zeros(
-                    (bucket.chunks[self._collective.rank].numel,), f"chunk_residual_{bucket.index}"
+                    (bucket.chunks[self.keeper or 0].numel,), f"chunk_residual_{bucket.index}"
                 )
 
     @property
@@ -147,6 +164,13 @@ class Reducer:
     def rank(self) -> int:
         """Of this process among those that exchange."""
         return self._collective.rank
+
+    @property
+    def keeper(self) -> int | None:
+        """Place of this rank among those that encode and keep residuals; None where it doesn't."""
+        if self._levels is None:
+            return self._collective.rank
+        return None if self._levels.cross is None else self._levels.cross.rank
 
     @property
     def average(self) -> bool:
@@ -201,7 +225,7 @@ class Reducer:
         self._compiled |= not tf.executing_eagerly()
         if self.alone:
             _warn_alone(self.plan)
-            self._count(raw=0, sent=0)
+            self._count(raw=0, sent=0, local=0)
             present = tf.constant([gradient is not None for gradient in gradients])
             sent, updates = feedback.send_carried(gradients, self.carried, present)
             if updates:
@@ -215,7 +239,8 @@ class Reducer:
         filled = self.fill(gradients)
         filled, updates = feedback.send_carried(filled, self.carried, present)
         randomness = Randomness(self._seed, self.step.read_value())
-        step = _Step(meter, randomness, filled, missing, present, updates=updates)
+        levels = None if self._levels is None else self._levels.metered()
+        step = _Step(meter, levels, randomness, filled, missing, present, updates=updates)
         for bucket in self.plan.buckets:
             self._reduce_bucket(bucket, step)
         for index in self._sparse_indices:
@@ -224,8 +249,8 @@ class Reducer:
             )
             step.verdicts.append(finite)
         feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
-        raw = sent_bytes("dense", meter.size, self.plan.raw_bytes, self.plan.raw_bytes)
-        self._count(raw, meter.sent)
+        raw = self.plan.dense_bytes if self.keeper is not None else 0
+        self._count(raw, *((meter.sent, 0) if levels is None else levels.sent(meter.sent)))
         return Reduction(step.reduced, present)
 
     def fill(self, gradients: Sequence[Gradient]) -> list[Gradient]:
@@ -267,18 +292,11 @@ class Reducer:
             for v in bucket.variables
         ]
         old = self._state(bucket)
-        reduce = Exchange(
-            bucket,
-            step.meter,
-            step.randomness,
-            self._average,
-            f"{self._name}.bucket{bucket.index}",
-        )
-        result = reduce(gradients, old)
+        result = self._exchange(bucket, step)(gradients, old)
         step.verdicts.append(result.finite)
         new = feedback.keep_absent(
             bucket,
-            step.meter.rank,
+            self.keeper or 0,
             old,
             result.state,
             frozenset(p for p, v in enumerate(bucket.variables) if v.index in step.missing),
@@ -292,6 +310,27 @@ class Reducer:
         if new.chunk_residual is not None:
             step.updates.append((self.chunk_residuals[bucket.index], new.chunk_residual))
 
+    def _exchange(self, bucket: Bucket, step: _Step) -> Exchange | HierarchicalExchange:
+        name = f"{self._name}.bucket{bucket.index}"
+        if step.levels is not None:
+            return HierarchicalExchange(
+                bucket,
+                step.levels,
+                step.meter.size,
+                step.randomness,
+                self._average,
+                name,
+                self._predivide,
+            )
+        return Exchange(
+            bucket,
+            step.meter,
+            step.randomness,
+            self._average,
+            name,
+            predivide=self._predivide,
+        )
+
     def _state(self, bucket: Bucket) -> BucketState:
         if bucket.variables[0].index not in self.residuals:
             return BucketState()
@@ -301,9 +340,9 @@ class Reducer:
             None if chunk is None else chunk.read_value(),
         )
 
-    def _count(self, raw: Any, sent: Any) -> None:
-        for what, value in (("steps", 1), ("raw_bytes", raw), ("sent_bytes", sent)):
-            self._counters[what].assign_add(tf.cast(value, tf.int64))
+    def _count(self, raw: Any, sent: Any, local: Any) -> None:
+        for counter, value in zip(self._counters.values(), (1, raw, sent, local), strict=True):
+            counter.assign_add(tf.cast(value, tf.int64))
 
 
 def _zeros(shape: tuple[int, ...], name: str) -> tf.Variable:

@@ -10,11 +10,11 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
-from gradcomp.horovod.arguments import as_average, as_compression, refuse_unsupported
-from gradcomp.horovod.collective import make_reducer, unique_name
+from gradcomp.horovod.arguments import make_options, refuse_unsupported
+from gradcomp.horovod.collective import reducer_of
 from gradcomp.horovod.functions import unwrap
+from gradcomp.kinds import densified
 from gradcomp.options import Options
-from gradcomp.policy import as_policy
 from gradcomp.reducer import Reducer
 
 # Scripts make a new tape each step, so residuals belong to the variables, not to the tape.
@@ -25,8 +25,7 @@ def _reducer_for(sources: Sequence[Any], named: Sequence[Any], options: Options)
     """The reducer of these variables and options, made at first use; it lives as long as they."""
     key = (tuple(map(id, sources)), options)
     if key not in _reducers:
-        plan = options.policy.plan(named, hvd.size(), options.bucket_bytes)
-        _reducers[key] = make_reducer(plan, options, unique_name("tape"))
+        _reducers[key] = reducer_of(named, options, "tape")
         for source in sources:
             weakref.finalize(source, _reducers.pop, key, None)
     return _reducers[key]
@@ -38,9 +37,13 @@ class DistributedGradientTape:
     Keras variables are accepted as sources. Error feedback is kept for each list of sources, from
     step to step, although the tape is made anew each time.
 
+    Arguments are in Horovod's order. Those that are not told here must stay at their defaults.
+
     Args:
       gradtape: the tape that recorded the computation.
       compression: codec, `Policy`, spec, Horovod's own `hvd.Compression.fp16`, or None.
+      sparse_as_dense, gradient_predivide_factor, process_set, hierarchical: as in
+        `DistributedOptimizer`.
       op: `hvd.Average` or `hvd.Sum`.
       error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847).
       bucket_bytes: gradients are exchanged in buckets of about this many raw bytes.
@@ -52,24 +55,43 @@ class DistributedGradientTape:
     def __init__(
         self,
         gradtape: tf.GradientTape,
-        *,
+        device_dense: str = "",
+        device_sparse: str = "",
         compression: Any = None,
+        sparse_as_dense: bool = False,
         op: Any = hvd.Average,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Any = None,
+        process_set: Any = hvd.global_process_set,
+        scale_local_gradients: bool = True,
+        *,
+        hierarchical: bool = False,
         error_feedback: bool = True,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         seed: int = 0,
         loss_scale: Any = None,
-        **horovod_arguments: Any,
     ) -> None:
-        refuse_unsupported("DistributedGradientTape", horovod_arguments)
+        refuse_unsupported(
+            "DistributedGradientTape",
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            num_groups=num_groups,
+            groups=groups,
+            scale_local_gradients=scale_local_gradients,
+        )
         self._tape = gradtape
         self._loss_scale = unwrap(loss_scale)
-        self._options = Options(
-            as_policy(as_compression(compression)),
-            as_average(op),
-            error_feedback,
-            bucket_bytes,
-            seed,
+        self._options = make_options(
+            compression=compression,
+            op=op,
+            process_set=process_set,
+            gradient_predivide_factor=gradient_predivide_factor,
+            hierarchical=hierarchical,
+            sparse_as_dense=sparse_as_dense,
+            error_feedback=error_feedback,
+            bucket_bytes=bucket_bytes,
+            seed=seed,
         )
 
     def __enter__(self) -> DistributedGradientTape:
@@ -89,12 +111,14 @@ class DistributedGradientTape:
         sources: Any,
         output_gradients: Any = None,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+        use_generic_names: bool = True,
     ) -> Any:
         """Like `tf.GradientTape.gradient`, reduced over all ranks.
 
         Args:
           target: a tensor or a structure of them.
           sources: a variable (Keras or TensorFlow) or a structure of variables.
+          use_generic_names: of Horovod's signature; names of operations are generic either way.
 
         Returns:
           The gradients in the structure of `sources`; None where no rank has one.
@@ -112,6 +136,8 @@ class DistributedGradientTape:
                     "with the plain tape and reduce it with hvd.allreduce"
                 )
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
+        if self._options.sparse_as_dense:
+            gradients = densified(gradients)
         reducer = _reducer_for(flat, named, self._options)
         if self._loss_scale is not None:
             gradients = [_times(g, 1.0 / tf.cast(self._loss_scale, tf.float32)) for g in gradients]
