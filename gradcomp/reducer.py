@@ -241,6 +241,10 @@ class Reducer:
         randomness = Randomness(self._seed, self.step.read_value())
         levels = None if self._levels is None else self._levels.metered()
         step = _Step(meter, levels, randomness, filled, missing, present, updates=updates)
+        # Always true, and there so that a graph keeps the collective behind `present` where nothing
+        # else looks at it: ranks that do look, since they keep residuals or lack a gradient, would
+        # wait for ever. A control dependency would be optimised away.
+        step.verdicts.append(tf.reduce_any(present) | tf.reduce_all(~present))
         for bucket in self.plan.buckets:
             self._reduce_bucket(bucket, step)
         for index in self._sparse_indices:
@@ -250,7 +254,8 @@ class Reducer:
             step.verdicts.append(finite)
         feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
         raw = self.plan.dense_bytes if self.keeper is not None else 0
-        self._count(raw, *((meter.sent, 0) if levels is None else levels.sent(meter.sent)))
+        sent, local = (meter.sent, 0) if levels is None else levels.sent(meter.sent)
+        self._count(raw, sent, local)
         return Reduction(step.reduced, present)
 
     def fill(self, gradients: Sequence[Gradient]) -> list[Gradient]:
