@@ -6,7 +6,7 @@ real Horovod processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -98,9 +98,20 @@ def tensors_of(rank: int, step: int) -> list[tf.Tensor]:
     return [tf.constant(g) for g in gradients_of(rank, step)]
 
 
-def chunk_residual_per_variable(reducer: Reducer) -> list[np.ndarray]:
+def contribution(reducer: Reducer, shapes: Sequence[tuple[int, ...]] = SHAPES) -> list[np.ndarray]:
+    """What one rank's residuals will add to each variable's reduced gradient."""
+    total = chunk_residual_per_variable(reducer, shapes)
+    share = 1 / reducer.plan.world_size if reducer.average else 1.0
+    for index, variable in {**reducer.residuals, **reducer.carried}.items():
+        total[index] = total[index] + share * variable.numpy().astype(np.float64)
+    return total
+
+
+def chunk_residual_per_variable(
+    reducer: Reducer, shapes: Sequence[tuple[int, ...]] = SHAPES
+) -> list[np.ndarray]:
     """The second-phase residual of the rank's chunks, put back where it belongs."""
-    full = [np.zeros(shape, np.float64).reshape(-1) for shape in SHAPES]
+    full = [np.zeros(shape, np.float64).reshape(-1) for shape in shapes]
     for bucket in reducer.plan.buckets:
         if bucket.index not in reducer.chunk_residuals:
             continue
@@ -111,7 +122,7 @@ def chunk_residual_per_variable(reducer: Reducer) -> list[np.ndarray]:
             full[index][start : start + length] = values[offset : offset + length]
             offset += length
         assert offset == values.size
-    return [f.reshape(shape) for f, shape in zip(full, SHAPES, strict=True)]
+    return [f.reshape(shape) for f, shape in zip(full, shapes, strict=True)]
 
 
 def conservation(rank: Collective, codec: Any, average: bool, name: str) -> None:

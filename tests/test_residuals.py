@@ -11,11 +11,11 @@ from invariants import (
     SHAPES,
     GatheredQuantize,
     TwoPhaseQuantize,
-    chunk_residual_per_variable,
     make_plan,
     make_reducer,
     tensors_of,
 )
+from invariants import contribution as contribution_of
 
 import gradcomp as gc
 from gradcomp import residuals
@@ -36,15 +36,7 @@ CODECS = {
 
 def contribution(reducers: list[Reducer]) -> list[np.ndarray]:
     """What all ranks' residuals together will add to each variable's reduced gradient."""
-    size = len(reducers)
-    total = [np.zeros(shape, np.float64) for shape in SHAPES]
-    for reducer in reducers:
-        share = 1 / size if reducer.average else 1.0
-        for index, variable in {**reducer.residuals, **reducer.carried}.items():
-            total[index] = total[index] + share * variable.numpy().astype(np.float64)
-        for index, second in enumerate(chunk_residual_per_variable(reducer)):
-            total[index] = total[index] + second
-    return total
+    return [sum(one) for one in zip(*map(contribution_of, reducers), strict=True)]
 
 
 def train(
