@@ -44,6 +44,10 @@ class Collective(Protocol):
         """
         ...
 
+    def broadcast(self, payload: tf.Tensor, *, name: str) -> tf.Tensor:
+        """Rank 0's payload; the others bring one of the same size, which is not looked at."""
+        ...
+
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         """All ranks' tensors one after the other in rank order; row counts may differ."""
         ...
@@ -57,7 +61,8 @@ class Meter:
     """A collective that counts the bytes which this rank sends through it.
 
     `sent` grows while a step is traced or run. A ring sends 2(N−1)/N of an all-reduced tensor and
-    N−1 times a gathered payload; an all-to-all sends everything but the rank's own part.
+    N−1 times a gathered payload, and so does rank 0 one that it broadcasts; an all-to-all sends
+    everything but the rank's own part.
     """
 
     def __init__(self, collective: Collective) -> None:
@@ -82,6 +87,11 @@ class Meter:
     ) -> tf.Tensor:
         self.sent += _numel(payload) - splits[self.rank]
         return self._collective.all_to_all(payload, splits=splits, name=name)
+
+    def broadcast(self, payload: tf.Tensor, *, name: str) -> tf.Tensor:
+        if self.rank == 0:
+            self.sent += (self.size - 1) * payload.shape.num_elements()
+        return self._collective.broadcast(payload, name=name)
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         import tensorflow as tf
@@ -200,6 +210,9 @@ class LocalRank:
 
         parts = self._share(name, tf.split(payload, splits, num=self.size))
         return tf.concat([part[self.rank] for part in parts], 0)
+
+    def broadcast(self, payload: tf.Tensor, *, name: str) -> tf.Tensor:
+        return self._share(name, payload)[0]
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         import tensorflow as tf

@@ -57,6 +57,9 @@ class Exchange:
     Attributes:
       average: mean over ranks if True, else sum.
       name: prefix of the collectives' names; equal on all ranks, unique within a step.
+      scale: what the sum over ranks is multiplied by; None for what `average` says.
+      predivide: what uncompressed values are divided by before they are summed, and multiplied by
+        afterwards. Encoded ones are scaled one by one before they are summed, and need it not.
     """
 
     bucket: Bucket
@@ -64,6 +67,8 @@ class Exchange:
     randomness: Randomness
     average: bool
     name: str
+    scale: float | None = None
+    predivide: float = 1.0
 
     def __call__(self, gradients: Sequence[tf.Tensor], state: BucketState) -> Reduced:
         """Reduces one tensor a variable, in the bucket's order."""
@@ -76,6 +81,8 @@ class Exchange:
 
     @property
     def _scale(self) -> float:
+        if self.scale is not None:
+            return self.scale
         return 1.0 / self.collective.size if self.average else 1.0
 
     def _encode(
@@ -92,11 +99,14 @@ class Exchange:
     def _dense(self, gradients: list[tf.Tensor], state: BucketState) -> Reduced:
         import tensorflow as tf
 
-        # Summing half-precision values loses what the values still had.
-        wide = [g if g.dtype.size >= 4 else tf.cast(g, tf.float32) for g in gradients]
+        wide, engines = widened(gradients), self.scale is None and self.predivide == 1.0
+        if self.predivide != 1.0:
+            wide = [w / self.predivide for w in wide]
         sums = self.collective.all_reduce(
-            wide, average=self.average, name=f"{self.name}.all_reduce"
+            wide, average=self.average and engines, name=f"{self.name}.all_reduce"
         )
+        if not engines:
+            sums = [s * (self._scale * self.predivide) for s in sums]
         reduced = [tf.cast(s, g.dtype) for s, g in zip(sums, gradients, strict=True)]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(r)) for r in reduced])
         return Reduced(reduced, state, finite)
@@ -133,6 +143,13 @@ class Exchange:
             whole, 1, self.bucket.segments, 1.0, *_like(gradients)
         )
         return Reduced(reduced, BucketState(residuals, chunk_residual), finite)
+
+
+def widened(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """In float32 at least: summing half-precision values loses what the values still had."""
+    import tensorflow as tf
+
+    return [g if g.dtype.size >= 4 else tf.cast(g, tf.float32) for g in gradients]
 
 
 def _like(gradients: list[tf.Tensor]) -> tuple[list[tuple[int, ...]], list[str]]:

@@ -19,8 +19,9 @@ def hand_over(reducer: Reducer, kept: Snapshot | None) -> None:
     """Gives a new reducer what its ranks kept with others; all its ranks call it together.
 
     A survivor keeps its own residuals and velocities, scaled where gradients are averaged over
-    another number of ranks. A new rank starts with none. Of the second phase, in which every rank keeps a piece of
-    the reduced gradient's residual, the survivors' pieces are put together and cut anew.
+    another number of ranks. A new rank starts with none. Of the second phase, in which every rank
+    keeps a piece of the reduced gradient's residual, the survivors' pieces are put together and cut
+    anew.
 
     Args:
       reducer: has not exchanged anything yet.

@@ -17,6 +17,7 @@ WIRE_FORMAT = 1
 def describe_plan(plan: Plan, **options: Any) -> dict[str, Any]:
     """What has to be equal on all ranks, as plain values in the order in which to compare them."""
     return {
+        "hierarchical": plan.hosts is not None,
         "gradcomp version": __version__,
         "wire format": WIRE_FORMAT,
         "world size": plan.world_size,
@@ -31,6 +32,7 @@ def describe_plan(plan: Plan, **options: Any) -> dict[str, Any]:
                 ("codec", _specs(v)),
             )
         },
+        "ranks on each host": plan.hosts,
         "bucket_bytes": plan.bucket_bytes,
         **options,
     }

@@ -37,6 +37,11 @@ def as_dense(gradient: Gradient, variable: VariableSpec) -> tf.Tensor:
     return tensor if tensor.shape == variable.shape else tf.ensure_shape(tensor, variable.shape)
 
 
+def densified(gradients: Sequence[Gradient]) -> list[Gradient]:
+    """Tensors in place of `tf.IndexedSlices`."""
+    return [tf.convert_to_tensor(g) if kind_of(g) == SPARSE else g for g in gradients]
+
+
 def as_sparse(gradient: Gradient, variable: VariableSpec) -> tf.IndexedSlices:
     """Slices of the variable: no row for None, every row for a tensor."""
     shape = variable.shape

@@ -22,7 +22,8 @@ _counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 # says so where workers come and go: one that comes must not wait for the others before they know.
 late = False
 
-_world: Callable[[], Collective | None] | None = None
+Reach = Callable[[tuple[int, ...] | None], Collective | None]
+_world: Reach | None = None
 
 # What the program's own training loop said last; None where there is none.
 epoch: int | None = None
@@ -64,15 +65,19 @@ def forget() -> None:
     _counts.clear()
 
 
-def set_world(make: Callable[[], Collective | None]) -> None:
-    """Tells how to reach all ranks of the job; None where the engine does not run."""
+def set_world(make: Reach) -> None:
+    """Tells how to reach the given ranks of the job, or all; None where the engine does not run."""
     global _world
     _world = make
 
 
-def running() -> Collective | None:
-    """All ranks of the job, or None where no engine runs."""
-    return None if _world is None else _world()
+def running(ranks: tuple[int, ...] | None = None) -> Collective | None:
+    """All ranks of the job, or None where no engine runs.
+
+    Args:
+      ranks: only these, which are a process set; this rank alone where it is none of them.
+    """
+    return None if _world is None else _world(ranks)
 
 
 def world() -> Collective:

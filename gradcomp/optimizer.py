@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradcomp import live
+from gradcomp import kinds, live
 from gradcomp.options import Options, with_momentum
 from gradcomp.own_state import OwnState, load_own, save_own, without_own
 from gradcomp.plan import Plan
@@ -145,7 +145,9 @@ class DistributedOptimizer:
     @tf.autograph.experimental.do_not_convert  # nothing in it depends on a tensor's value
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         optimizer: Any = self
-        grads = list(grads)
+        # Keras accumulates in tensors: slices would be as many rows as the variable has.
+        as_dense = self._options.sparse_as_dense or optimizer.gradient_accumulation_steps
+        grads = kinds.densified(grads) if as_dense else list(grads)
         if trainable_variables is None or not grads:
             variables = optimizer._trainable_variables
         else:
@@ -184,8 +186,10 @@ class DistributedOptimizer:
     def _reduce(self, indices: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
         reducer = self._built_reducer()
         row: list[Any] = [None] * len(reducer.plan.variables)
+        times = self._options.times_accumulated  # Keras hands over the mean of what it accumulated
         for index, gradient in zip(indices, gradients, strict=True):
-            row[index] = None if self._is_missing(index) else gradient
+            if not self._is_missing(index):
+                row[index] = gradient if times == 1 else gradient * times
         reduction = reducer.reduce(row)
         self._is_present = reduction.present.__getitem__
         return [reduction.gradients[index] for index in indices]

@@ -23,6 +23,13 @@ class Options:
       bucket_bytes: raw bytes after which a bucket is full.
       seed: of the random bits of stochastic rounding.
       momentum: what `error_feedback="momentum"` has taken from the optimizer.
+      backward_passes_per_step: gradients that an optimizer accumulates before it exchanges them.
+      average_aggregated_gradients: use the mean of those, not their sum.
+      gradient_predivide_factor: what uncompressed gradients are divided by before they are summed,
+        and multiplied by afterwards.
+      sparse_as_dense: make tensors of `tf.IndexedSlices` before the exchange.
+      process_set: the ranks that exchange; None for all.
+      hierarchical: sum within a host first, and exchange between hosts only.
     """
 
     policy: Policy | Warmup = field(default_factory=Policy)
@@ -31,6 +38,17 @@ class Options:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     seed: int = 0
     momentum: Momentum | None = None
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    gradient_predivide_factor: float = 1.0
+    sparse_as_dense: bool = False
+    process_set: tuple[int, ...] | None = None
+    hierarchical: bool = False
+
+    @property
+    def times_accumulated(self) -> int:
+        """What the mean of the accumulated gradients has to be multiplied by."""
+        return 1 if self.average_aggregated_gradients else self.backward_passes_per_step
 
     def get_config(self) -> dict[str, Any]:
         """Plain values for JSON; `from_config` makes equal options of them."""
@@ -41,7 +59,14 @@ class Options:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Options:
-        return cls(**{**config, "policy": warmup.from_config(config["policy"])})
+        ranks = config.get("process_set")
+        return cls(
+            **{
+                **config,
+                "policy": warmup.from_config(config["policy"]),
+                "process_set": None if ranks is None else tuple(ranks),
+            }
+        )
 
 
 def with_momentum(optimizer: Any, options: Options) -> tuple[Options, list[Any] | None]:

@@ -94,4 +94,5 @@ def from_bytes(reducer: Reducer | None, content: bytes) -> None:
             f"none. {remedy}",
             stacklevel=2,
         )
-    residuals.restore(reducer, {int(archive.metadata["rank"]): snapshot})
+    rank = int(archive.metadata["rank"])
+    residuals.restore(reducer, {rank: snapshot}, each_its_own=saved == here)

@@ -26,16 +26,26 @@ class Plan:
       world_size: ranks that exchange gradients.
       bucket_bytes: raw bytes after which a bucket is full.
       momentum: each variable has a velocity too, see `gradcomp.momentum`.
+      hosts: ranks on each host, where gradients are summed within hosts and only leaders, one a
+        host, exchange them; None where all ranks exchange.
+      leads: whether this rank exchanges, and keeps residuals.
     """
 
     variables: tuple[VariableSpec, ...]
     world_size: int
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     momentum: bool = False
+    hosts: tuple[int, ...] | None = None
+    leads: bool = True
+
+    @property
+    def exchanging(self) -> int:
+        """Ranks that exchange encoded gradients: all, or one a host."""
+        return self.world_size if self.hosts is None else len(self.hosts)
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        return make_buckets(self.variables, self.world_size, self.bucket_bytes)
+        return make_buckets(self.variables, self.exchanging, self.bucket_bytes)
 
     @property
     def warmup_epochs(self) -> int:
@@ -45,7 +55,7 @@ class Plan:
     @cached_property
     def stages(self) -> tuple[tuple[Bucket, ...], ...]:
         """For each bucket what it is in each epoch of a warm-up, and then for good."""
-        stages = (make_stages(bucket, self.world_size) for bucket in self.buckets)
+        stages = (make_stages(bucket, self.exchanging) for bucket in self.buckets)
         missing = self.warmup_epochs + 1
         return tuple((*found, *found[-1:] * (missing - len(found))) for found in stages)
 
@@ -66,29 +76,31 @@ class Plan:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that a rank sends in one step, on average over ranks."""
+        """Bytes that an exchanging rank sends in one step, on average over those."""
         return self._sent_by(self.buckets)
 
     def _sent_by(self, buckets: Iterable[Bucket]) -> int:
         return sum(
-            sent_bytes(b.route, self.world_size, b.raw_bytes, b.payload_bytes) for b in buckets
+            sent_bytes(b.route, self.exchanging, b.raw_bytes, b.payload_bytes) for b in buckets
         )
 
     @property
     def dense_bytes(self) -> int:
-        """Bytes that a rank would send in one step without compression."""
-        return sent_bytes("dense", self.world_size, self.raw_bytes, self.raw_bytes)
+        """Bytes that an exchanging rank would send in one step without compression."""
+        return sent_bytes("dense", self.exchanging, self.raw_bytes, self.raw_bytes)
 
     @property
     def residual_bytes(self) -> int:
-        """Memory for error feedback on one rank; twice that while a step runs."""
+        """Memory for error feedback on this rank; twice that while a step runs."""
         total = sum(v.raw_bytes for v in self.variables) if self.momentum else 0
+        if not self.leads:
+            return total
         for bucket in self.buckets:
             if bucket.codec is not None and not bucket.codec.lossless:
                 numel = sum(v.numel for v in bucket.variables)
                 total += 4 * numel
                 if bucket.route == "two_phase":
-                    total += 4 * numel // self.world_size
+                    total += 4 * numel // self.exchanging
         return total
 
     @property
@@ -115,7 +127,11 @@ class Plan:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(title=f"Gradient exchange among {self.world_size} ranks", show_footer=True)
+        title, sends = f"among {self.world_size} ranks", "A rank sends {} bytes a step"
+        if self.hosts is not None:
+            title = f"between {len(self.hosts)} hosts of {', '.join(map(str, self.hosts))} ranks"
+            sends = "The first rank of a host sends {} bytes a step to other hosts"
+        table = Table(title=f"Gradient exchange {title}", show_footer=True)
         table.add_column("variable", "total", overflow="fold")
         table.add_column("shape", f"{self.total_numel:,}", justify="right")
         table.add_column("codec", "")
@@ -127,14 +143,15 @@ class Plan:
         out = io.StringIO()
         # The text goes to logs and files as often as to a terminal: a fixed width keeps it whole.
         Console(file=out, width=120).print(table)
+        where = "" if self.hosts is None else " on this rank"
         share = self.compressed_numel / max(1, self.total_numel)
         ratio = self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0
         kept = "residuals and velocities" if self.momentum else "residuals"
         text = (
-            f"{out.getvalue()}A rank sends {self.sent_bytes:,} bytes a step instead of "
+            f"{out.getvalue()}{sends.format(f'{self.sent_bytes:,}')} instead of "
             f"{self.dense_bytes:,} ({ratio:.1f}× fewer); {share:.1%} of the parameters are "
             f"compressed;\n{len(self.buckets)} buckets; {kept} take {self.residual_bytes:,} "
-            "bytes of memory, twice that during a step."
+            f"bytes of memory{where}, twice that during a step."
         )
         if self.warmup_epochs:
             ramp = ", ".join(f"{sent:,}" for sent in self.stage_bytes[:-1])

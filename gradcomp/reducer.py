@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from gradcomp import feedback, kinds, live
-from gradcomp.bucket import Bucket, sent_bytes
 from gradcomp.collective import Collective, Meter
 from gradcomp.errors import StateError
-from gradcomp.exchange import Exchange, Randomness
-from gradcomp.feedback import BucketState
+from gradcomp.exchange import Randomness
 from gradcomp.handshake import describe_plan, shake_hands
+from gradcomp.hierarchy import Levels, Meters
 from gradcomp.kinds import Gradient
 from gradcomp.momentum import Momentum, Velocities
 from gradcomp.plan import Plan
 from gradcomp.service import Service
-from gradcomp.sparse import SparseExchange
-from gradcomp.stages import Epoch, Exchanging, reduce_in_stage
+from gradcomp.stages import Epoch
+from gradcomp.step import Kept, Route, Step
 from gradcomp.traffic import Traffic
 from gradcomp.xla import refuse_xla
 
@@ -43,24 +41,6 @@ class Reduction(NamedTuple):
     present: tf.Tensor
 
 
-@dataclass
-class _Step:
-    """What grows while a step's buckets are exchanged."""
-
-    meter: Meter
-    randomness: Randomness
-    gradients: list[Gradient]
-    missing: frozenset[int]
-    present: tf.Tensor
-    stage: tf.Tensor
-    velocities: dict[int, tf.Tensor]
-    verdicts: list[tf.Tensor] = field(default_factory=list)
-    updates: list[tuple[tf.Variable, tf.Tensor | tf.IndexedSlices]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.reduced: list[Gradient] = list(self.gradients)
-
-
 class Reducer:
     """Reduces the gradients of `plan.variables` over the ranks of `collective`.
 
@@ -71,6 +51,9 @@ class Reducer:
       error_feedback: keep what lossy codecs drop, and send it later.
       momentum: what to accumulate before that; None for nothing.
       seed: of the random bits of stochastic rounding.
+      predivide: what uncompressed gradients are divided by before they are summed, and multiplied
+        by afterwards.
+      levels: of a hierarchical exchange, as the plan's `hosts` says.
       name: prefix of the collectives' names; equal on all ranks, unique in the program.
 
     Raises:
@@ -86,12 +69,16 @@ class Reducer:
         error_feedback: bool = True,
         momentum: Momentum | None = None,
         seed: int = 0,
+        predivide: float = 1.0,
+        levels: Levels | None = None,
         name: str,
     ) -> None:
         self.plan = plan
         self._collective = collective
         self._average = average
         self._seed = seed
+        self._predivide = predivide
+        self._levels = levels
         self._name = name
         self.alone = collective.size == 1
         self._kinds: tuple[str, ...] | None = None
@@ -102,6 +89,7 @@ class Reducer:
                     "average": average,
                     "error_feedback": momentum or error_feedback,
                     "seed": seed,
+                    "gradient_predivide_factor": predivide,
                 }
                 shake_hands(collective, describe_plan(plan, **options), name)
             self._service = Service()
@@ -110,7 +98,7 @@ class Reducer:
             self.epoch = Epoch(plan, live.epoch)
             self._counters = {
                 what: tf.Variable(0, trainable=False, dtype=tf.int64, name=what)
-                for what in ("steps", "raw_bytes", "sent_bytes")
+                for what in ("steps", "raw_bytes", "sent_bytes", "local_bytes")
             }
             # By the variable's index, and for the second phase by the bucket's.
             self.residuals: dict[int, tf.Variable] = {}
@@ -118,7 +106,7 @@ class Reducer:
             self._velocities = Velocities(momentum, plan.variables, collective.size, average)
             # Restored residuals of variables that keep none here: sent whole at the next step.
             self.carried: dict[int, tf.Variable] = {}
-            if error_feedback and not self.alone:
+            if error_feedback and not self.alone and self.keeper is not None:
                 self._create_residuals()
             live.register(self, name)
 
@@ -128,7 +116,7 @@ class Reducer:
                 self.residuals[v.index] = _zeros(v.shape, f"residual_{v.index}")
             if bucket.route == "two_phase":
                 self.chunk_residuals[bucket.index] = _zeros(
-                    (bucket.chunks[self._collective.rank].numel,), f"chunk_residual_{bucket.index}"
+                    (bucket.chunks[self.keeper or 0].numel,), f"chunk_residual_{bucket.index}"
                 )
 
     @property
@@ -140,6 +128,13 @@ class Reducer:
     def rank(self) -> int:
         """Of this process among those that exchange."""
         return self._collective.rank
+
+    @property
+    def keeper(self) -> int | None:
+        """Place of this rank among those that encode and keep residuals; None where it doesn't."""
+        if self._levels is None:
+            return self._collective.rank
+        return None if self._levels.cross is None else self._levels.cross.rank
 
     @property
     def average(self) -> bool:
@@ -222,7 +217,7 @@ class Reducer:
         if self.alone:
             _warn_alone(self.plan)
             gradients = [self._service.guard(gradient) for gradient in gradients]
-            self._count(raw=0, sent=0)
+            self._count(raw=0, sent=0, local=0)
             present = tf.constant([gradient is not None for gradient in gradients])
             steps, velocities = self._velocities.accumulate(gradients)
             sent, updates = feedback.send_carried(steps, self.carried, present)
@@ -233,17 +228,34 @@ class Reducer:
                 feedback.commit(finite, updates, self.step)
             return Reduction(sent, present)
         refuse_xla()
-        meter = Meter(self._collective)
+        levels = None if self._levels is None else self._levels.metered()
+        meters = Meters(Meter(self._collective), levels)
         missing = frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
-        present, stage = self._agree(missing, meter)
+        present, stage = self._agree(missing, meters.flat)
         filled = self.fill(gradients)
-        steps, velocities = self._velocities.accumulate(filled)
-        steps, updates = feedback.send_carried(steps, self.carried, present)
-        randomness = Randomness(self._seed, self.step.read_value())
-        step = _Step(meter, randomness, steps, missing, present, stage, velocities, updates=updates)
-        for bucket in self.plan.buckets:
-            self._reduce_bucket(bucket, step)
-            self._reduce_sparse(bucket, step)
+        accumulated, velocities = self._velocities.accumulate(filled)
+        accumulated, updates = feedback.send_carried(accumulated, self.carried, present)
+        step = Step(
+            Route(
+                self.plan,
+                self._average,
+                self._predivide,
+                self.keeper,
+                self._name,
+                self._service.guard,
+            ),
+            Kept(self.residuals, self.chunk_residuals, self.velocities),
+            meters,
+            Randomness(self._seed, self.step.read_value()),
+            accumulated,
+            self._sparse_indices,
+            missing,
+            present,
+            stage,
+            velocities,
+            updates,
+        )
+        step.run()
         reduced = _as_given(step.reduced, filled)
         step.verdicts += [
             feedback.is_finite(narrow)
@@ -251,7 +263,7 @@ class Reducer:
             if narrow is not wide
         ]
         feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
-        self._count(self._raw_bytes(filled), meter.sent)
+        self._count(step.raw_bytes(), *meters.sent())
         return Reduction(reduced, present)
 
     def fill(self, gradients: Sequence[Gradient]) -> list[Gradient]:
@@ -290,103 +302,9 @@ class Reducer:
         numel = len(self.plan.variables)
         return counts[:numel] > 0, self.epoch.stage(counts[numel:], meter.size)
 
-    def _raw_bytes(self, gradients: Sequence[Gradient]) -> Any:
-        """What the gradients would cost as they are: slices gathered, tensors all-reduced."""
-        size, dense, sliced = self._collective.size, 0, 0
-        for v, gradient in zip(self.plan.variables, gradients, strict=True):
-            if isinstance(gradient, tf.IndexedSlices):
-                for tensor in (gradient.values, gradient.indices):
-                    sliced += (size - 1) * tensor.dtype.size * tf.size(tensor, tf.int64)
-            else:
-                dense += v.raw_bytes
-        return sent_bytes("dense", size, dense, dense) + sliced
-
-    def _reduce_sparse(self, bucket: Bucket, step: _Step) -> None:
-        for v in bucket.variables:
-            if v.index not in self._sparse_indices:
-                continue
-            residual = self.residuals.get(v.index)
-            reduce = SparseExchange(
-                v,
-                len(self.plan.variables),
-                bucket.codec,
-                step.meter,
-                step.randomness,
-                self._average,
-                f"{self._name}.sparse{v.index}",
-            )
-            result = reduce(self._service.guard(step.gradients[v.index]), residual)
-            step.reduced[v.index] = result.slices
-            step.verdicts.append(result.finite)
-            if residual is not None:
-                step.updates.append((residual, result.residual))
-
-    def _reduce_bucket(self, whole: Bucket, step: _Step) -> None:
-        bucket = whole.without(self._sparse_indices)
-        if not bucket.variables:
-            return
-        gradients = [step.gradients[v.index] for v in bucket.variables]
-        # The bucket's payload has to wait for every one of them.
-        gradients[0] = self._service.guard(gradients[0])
-        old = self._state(whole, bucket)
-        begun = old
-        if old.velocities is not None:
-            begun = replace(old, velocities=[step.velocities[v.index] for v in bucket.variables])
-
-        def exchange(staged: Bucket, meter: Meter, suffix: str) -> Exchanging:
-            name = f"{self._name}.bucket{bucket.index}{suffix}"
-            return Exchange(staged, meter, step.randomness, self._average, name)
-
-        stages = self.plan.stages[bucket.index]
-        parts = {id(staged): staged.without(self._sparse_indices) for staged in stages}
-        result = reduce_in_stage(
-            exchange,
-            [parts[id(staged)] for staged in stages],
-            step.stage,
-            step.meter,
-            self._average,
-            gradients,
-            begun,
-        )
-        step.verdicts.append(result.finite)
-        new = feedback.keep_absent(
-            bucket,
-            step.meter.rank,
-            old,
-            result.state,
-            frozenset(p for p, v in enumerate(bucket.variables) if v.index in step.missing),
-            tf.gather(step.present, [v.index for v in bucket.variables]),
-        )
-        for position, v in enumerate(bucket.variables):
-            step.reduced[v.index] = result.gradients[position]
-            if new.residuals is not None:
-                step.updates.append((self.residuals[v.index], new.residuals[position]))
-            if new.velocities is not None:
-                step.updates.append((self.velocities[v.index], new.velocities[position]))
-        if new.chunk_residual is not None:
-            chunk = self.chunk_residuals[bucket.index]
-            value = feedback.put_chunk(
-                whole, bucket, step.meter.rank, chunk.read_value(), new.chunk_residual
-            )
-            step.updates.append((chunk, value))
-
-    def _state(self, whole: Bucket, bucket: Bucket) -> BucketState:
-        def values(kept: dict[int, tf.Variable]) -> list[tf.Tensor] | None:
-            indices = [v.index for v in bucket.variables]
-            return [kept[i].read_value() for i in indices] if indices[0] in kept else None
-
-        chunk = self.chunk_residuals.get(bucket.index)
-        return BucketState(
-            values(self.residuals),
-            None
-            if chunk is None
-            else feedback.take_chunk(whole, bucket, self._collective.rank, chunk.read_value()),
-            values(self.velocities),
-        )
-
-    def _count(self, raw: Any, sent: Any) -> None:
-        for what, value in (("steps", 1), ("raw_bytes", raw), ("sent_bytes", sent)):
-            self._counters[what].assign_add(tf.cast(value, tf.int64))
+    def _count(self, raw: Any, sent: Any, local: Any) -> None:
+        for counter, value in zip(self._counters.values(), (1, raw, sent, local), strict=True):
+            counter.assign_add(tf.cast(value, tf.int64))
 
 
 def _zeros(shape: tuple[int, ...], name: str) -> tf.Variable:

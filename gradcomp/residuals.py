@@ -1,8 +1,10 @@
 """A reducer's state as arrays: taken, and given back to a reducer of any number of ranks.
 
 What counts is the *contribution* of residuals to the reduced gradients to come: Σr over ranks under
-Sum, Σr/N under Average; residuals of the second phase are in units of the reduced gradient, and
-contribute what they are. It stays the same whatever the number of ranks, the routes and the cuts.
+Sum, Σr/N under Average, with N the number of all ranks also where only some keep residuals, as one
+a host does in a hierarchical exchange; residuals of the second phase are in units of the reduced
+gradient, and contribute what they are. It stays the same whatever the number of ranks and keepers,
+the routes and the cuts.
 """
 
 from __future__ import annotations
@@ -59,6 +61,19 @@ class Snapshot(NamedTuple):
     def world_size(self) -> int:
         return int(self.description["world_size"])
 
+    @property
+    def place(self) -> int:
+        """The rank's among all that may have kept something: those that encode come first."""
+        keeper = self.description["keeper"]
+        return int(
+            self.description["keepers"] + self.description["rank"] if keeper is None else keeper
+        )
+
+    @property
+    def places(self) -> int:
+        keepers = int(self.description["keepers"])
+        return keepers if keepers == self.world_size else keepers + self.world_size
+
     def residual(self, index: int) -> np.ndarray | None:
         return self.archive.get(f"{self.prefix}residual/{index}")
 
@@ -86,6 +101,8 @@ def describe(reducer: Reducer) -> dict[str, Any]:
     return {
         "rank": reducer.rank,
         "world_size": reducer.plan.world_size,
+        "keeper": reducer.keeper,
+        "keepers": reducer.plan.exchanging,
         "average": reducer.average,
         "step": int(reducer.step.numpy()),
         "epoch": reducer.epoch.read(),
@@ -106,7 +123,7 @@ def arrays_of(reducer: Reducer, prefix: str) -> Iterator[tuple[str, np.ndarray]]
     for bucket in reducer.plan.buckets:
         if bucket.index in reducer.chunk_residuals:
             values = reducer.chunk_residuals[bucket.index].numpy()
-            for index, start, stop, offset in _segments(bucket, reducer.rank):
+            for index, start, stop, offset in _segments(bucket, reducer.keeper):
                 yield f"{prefix}second/{index}/{start}", values[offset : offset + stop - start]
 
 
@@ -115,29 +132,39 @@ def take(reducer: Reducer) -> Snapshot:
     return Snapshot(describe(reducer), Held(arrays_of(reducer, "")), "")
 
 
-def restore(reducer: Reducer, snapshots: Mapping[int, Snapshot]) -> None:
+def restore(
+    reducer: Reducer, snapshots: Mapping[int, Snapshot], *, each_its_own: bool = False
+) -> None:
     """Replaces what the reducer keeps by the snapshots' contribution.
 
     Args:
       snapshots: by rank, of the ranks that saved. Those that are absent contribute nothing.
+      each_its_own: whether every rank restores one snapshot, which no other rank restores; else all
+        ranks restore the same ones, and share them out.
 
     Raises:
       StateError: the snapshots are of other variables, or of another operation.
     """
     some = next(iter(snapshots.values()))
     compare(reducer, some.description)
-    size = reducer.plan.world_size
-    shares = _shares(some.world_size, size, reducer.rank, reducer.average)
+    scale = reducer.plan.world_size / some.world_size if reducer.average else 1.0
+    if each_its_own:
+        shares = {some.place: scale}
+    else:
+        shares = _shares(some.places, reducer.plan.exchanging, reducer.keeper, scale)
+    by_place = {snapshot.place: snapshot for snapshot in snapshots.values()}
     pieces = [(snapshot.archive, snapshot.pieces()) for snapshot in snapshots.values()]
     for bucket in reducer.plan.buckets:
         firsts = {
-            v.index: _share(v, shares, {r: s.residual(v.index) for r, s in snapshots.items()})
+            v.index: _share(v, shares, {p: s.residual(v.index) for p, s in by_place.items()})
             for v in bucket.variables
         }
         seconds = {v.index: _second(v, pieces) for v in bucket.variables}
-        give(reducer, bucket, firsts, seconds, 1.0 if reducer.average else 1.0 / size)
+        rest = _share_of_rest(reducer, each_its_own)
+        # Without the other ranks' files, what no chunk takes is nobody else's.
+        give(reducer, bucket, firsts, seconds, rest, keep_rest=each_its_own)
     velocities = {
-        v.index: {rank: snapshot.velocity(v.index) for rank, snapshot in snapshots.items()}
+        v.index: {place: snapshot.velocity(v.index) for place, snapshot in by_place.items()}
         for v in reducer.plan.variables
     }
     for v in reducer.plan.variables:
@@ -162,6 +189,8 @@ def give(
     firsts: Mapping[int, np.ndarray],
     seconds: Mapping[int, np.ndarray | None],
     share: float,
+    *,
+    keep_rest: bool = False,
 ) -> None:
     """Replaces what the reducer keeps for the variables of `bucket`, all by the variable's index.
 
@@ -170,40 +199,49 @@ def give(
       seconds: float32 [numel], the whole residual of the second phase; None where there is none.
       share: of `seconds` that this rank adds to its own residual where the route of the bucket has
         no second phase.
+      keep_rest: where it has one, add so what lies outside of the rank's chunk; else that belongs
+        to the other ranks' chunks.
     """
-    keeps_second = bucket.index in reducer.chunk_residuals
+    rest = dict(seconds)
+    if bucket.index in reducer.chunk_residuals:
+        _give_chunk(reducer, bucket, rest)
+        if not keep_rest:
+            rest.clear()
     for v in bucket.variables:
-        total, rest = firsts[v.index], seconds[v.index]
-        if rest is not None and not keeps_second:
-            total = total + share * rest.reshape(v.shape)
+        total, second = firsts[v.index], rest.get(v.index)
+        if second is not None and second.any():
+            total = total + share * second.reshape(v.shape)
         _assign(reducer, v.index, total.astype(np.float32))
-    if keeps_second:
-        chunk = np.zeros(reducer.chunk_residuals[bucket.index].shape, np.float32)
-        for index, start, stop, offset in _segments(bucket, reducer.rank):
-            values = seconds[index]
-            if values is not None:
-                chunk[offset : offset + stop - start] = values[start:stop]
-        reducer.chunk_residuals[bucket.index].assign(chunk)
 
 
-def _segments(bucket: Bucket, rank: int) -> Iterator[tuple[int, int, int, int]]:
-    """(variable, start, stop, offset in the chunk) of what the rank sums in two-phase."""
+def _segments(bucket: Bucket, keeper: int | None) -> Iterator[tuple[int, int, int, int]]:
+    """(variable, start, stop, offset in the chunk) of what the keeper sums in two-phase."""
+    assert keeper is not None  # only keepers have chunks
     offset = 0
-    for tensor, start, length, _, _ in bucket.chunks[rank].segments.tolist():
+    for tensor, start, length, _, _ in bucket.chunks[keeper].segments.tolist():
         yield bucket.variables[tensor].index, start, start + length, offset
         offset += length
 
 
-def _shares(saved: int, size: int, rank: int, average: bool) -> dict[int, float]:
-    """By rank that saved, the factor with which `rank` of `size` takes over its residuals.
+def _shares(saved: int, size: int, taker: int | None, scale: float) -> dict[int, float]:
+    """By place that was saved, the factor with which `taker` of `size` takes over its residuals.
 
-    Of more ranks than before several share one's, of fewer each takes over several's.
+    Of more takers than places several share one's, of fewer each takes over several's.
     """
-    scale = size / saved if average else 1.0
+    if taker is None:
+        return {}
     if size <= saved:
-        return {old: scale for old in range(rank, saved, size)}
-    old = rank % saved
+        return {old: scale for old in range(taker, saved, size)}
+    old = taker % saved
     return {old: scale / len(range(old, size, saved))}
+
+
+def _share_of_rest(reducer: Reducer, each_its_own: bool) -> float:
+    """By how much a second residual that no chunk takes has to grow to become a first one."""
+    if reducer.keeper is None and not each_its_own:
+        return 0.0
+    grown = reducer.plan.world_size if reducer.average else 1.0
+    return grown if each_its_own else grown / reducer.plan.exchanging
 
 
 def _share(
@@ -231,6 +269,17 @@ def _second(
             values = archive[name]
             whole[start : start + values.size] = values
     return whole
+
+
+def _give_chunk(reducer: Reducer, bucket: Bucket, second: dict[int, np.ndarray | None]) -> None:
+    """Gives the rank's chunk its part of the second residuals, and takes it out of `second`."""
+    chunk = np.zeros(reducer.chunk_residuals[bucket.index].shape, np.float32)
+    for index, start, stop, offset in _segments(bucket, reducer.keeper):
+        values = second[index]
+        if values is not None:
+            chunk[offset : offset + stop - start] = values[start:stop]
+            values[start:stop] = 0
+    reducer.chunk_residuals[bucket.index].assign(chunk)
 
 
 def _assign(reducer: Reducer, index: int, residual: np.ndarray) -> None:

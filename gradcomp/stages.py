@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradcomp.bucket import Bucket
-from gradcomp.collective import Collective, Meter
 from gradcomp.exchange import Reduced
 from gradcomp.feedback import BucketState, is_finite
+from gradcomp.hierarchy import Meters
 from gradcomp.momentum import selects, zero_where_sent
 from gradcomp.plan import Plan
 
@@ -82,15 +82,27 @@ class Epoch:
 
 Exchanging = Callable[[Sequence[Any], BucketState], Reduced]
 # Of a bucket in a stage, what carries its bytes, and a suffix for the collectives' names.
-MakeExchange = Callable[[Bucket, Meter, str], Exchanging]
+MakeExchange = Callable[[Bucket, Meters, str], Exchanging]
+
+
+class Place(NamedTuple):
+    """Where a rank stands among those that encode.
+
+    Attributes:
+      keeper: whose chunk of the second phase it keeps.
+      contributions: by how many a reduced gradient was divided: all ranks under a mean, else 1.
+    """
+
+    keeper: int
+    contributions: int
 
 
 def reduce_in_stage(
     make: MakeExchange,
     stages: Sequence[Bucket],
     stage: tf.Tensor,
-    meter: Meter,
-    average: bool,
+    meters: Meters,
+    place: Place,
     gradients: Sequence[tf.Tensor],
     state: BucketState,
 ) -> Reduced:
@@ -108,26 +120,26 @@ def reduce_in_stage(
     final = stages[-1]
     distinct = list({id(bucket): bucket for bucket in stages}.values())
     if len(distinct) == 1:
-        return _reduce(make(final, meter, ""), final, final, meter, average, gradients, state)
+        return _reduce(make(final, meters, ""), final, final, place, gradients, state)
 
     def branch(number: int) -> tuple[Any, ...]:
-        bucket, own = distinct[number], meter.fork()
+        bucket, own = distinct[number], meters.fork()
         exchange = make(bucket, own, f".stage{number}")
-        reduced = _reduce(exchange, bucket, final, own, average, gradients, state)
+        reduced = _reduce(exchange, bucket, final, place, gradients, state)
         return (
             reduced.gradients,
             [] if reduced.state.residuals is None else reduced.state.residuals,
             [] if reduced.state.chunk_residual is None else [reduced.state.chunk_residual],
             [] if reduced.state.velocities is None else reduced.state.velocities,
             reduced.finite,
-            tf.cast(own.sent, tf.int64),
+            own.counts(),
         )
 
     numbers = [next(n for n, b in enumerate(distinct) if b is bucket) for bucket in stages]
     reduced, residuals, chunk, velocities, finite, sent = tf.switch_case(
         tf.gather(numbers, stage), [functools.partial(branch, n) for n in range(len(distinct))]
     )
-    meter.sent += sent
+    meters.add(sent)
     after = BucketState(
         residuals if state.residuals is not None else None,
         chunk[0] if state.chunk_residual is not None else None,
@@ -140,13 +152,12 @@ def _reduce(
     exchange: Exchanging,
     bucket: Bucket,
     final: Bucket,
-    collective: Collective,
-    average: bool,
+    place: Place,
     gradients: Sequence[tf.Tensor],
     state: BucketState,
 ) -> Reduced:
     if bucket.route == "dense" and state.residuals is not None:
-        return _send_whole(exchange, final, collective, average, gradients, state)
+        return _send_whole(exchange, final, place, gradients, state)
     reduced = exchange(gradients, state)
     residuals, velocities = reduced.state.residuals, state.velocities
     if velocities is not None and residuals is not None and selects(bucket.codec):
@@ -164,8 +175,7 @@ def _reduce(
 def _send_whole(
     exchange: Exchanging,
     final: Bucket,
-    collective: Collective,
-    average: bool,
+    place: Place,
     gradients: Sequence[tf.Tensor],
     state: BucketState,
 ) -> Reduced:
@@ -177,8 +187,8 @@ def _send_whole(
     chunk = state.chunk_residual
     if chunk is not None:
         # In units of the reduced gradient, of which a rank's contribution is a share.
-        part = chunk * float(collective.size if average else 1)
-        whole = _add_chunk(whole, final.chunks[collective.rank].segments, part)
+        part = chunk * float(place.contributions)
+        whole = _add_chunk(whole, final.chunks[place.keeper].segments, part)
     reduced = exchange(whole, BucketState())
     narrow = [tf.cast(r, g.dtype) for r, g in zip(reduced.gradients, gradients, strict=True)]
     after = BucketState(

@@ -61,7 +61,7 @@ def save_state(path: str | Path, *, model: Any = None, step: int | None = None) 
     world = live.world()
     contents = Contents(
         reducers,
-        {key: w.snapshots[world.rank] for key, w in waiting.items() if w.is_own(world)},
+        {key: w.own for key, w in waiting.items() if w.own is not None},
         found,
         step,
     )
@@ -99,6 +99,7 @@ def restore_state(path: str | Path, *, model: Any = None) -> int | None:
     if archives is None:
         return None
     some = next(iter(archives.values()))
+    same_ranks = int(some.metadata["world_size"]) == world.size  # then each opened its own file
     if model is not None:
         if some.metadata["variables"] is None:
             warnings.warn(
@@ -110,13 +111,14 @@ def restore_state(path: str | Path, *, model: Any = None) -> int | None:
             saved = archives[world.rank % int(some.metadata["world_size"])]
             variables.restore(variables.of_model(model), saved)
     reducers = live.reducers()
-    for key in some.metadata["reducers"]:
-        found = snapshots(archives, key)
+    saved_keys = {key for archive in archives.values() for key in archive.metadata["reducers"]}
+    for key in sorted(saved_keys):
+        restored = _Waiting(snapshots(archives, key), same_ranks)
         if key in reducers:
-            residuals.restore(reducers[key], found)
+            restored(reducers[key])
         else:
-            live.waiting[key] = _Waiting(found)
-    for key in sorted(reducers.keys() - some.metadata["reducers"].keys()):
+            live.waiting[key] = restored
+    for key in sorted(reducers.keys() - saved_keys):
         warnings.warn(f"{path} holds nothing for {key}, which stays as it is", stacklevel=2)
     if not live.waiting:
         for archive in archives.values():
@@ -129,13 +131,15 @@ class _Waiting:
     """Restored state whose reducer does not live yet."""
 
     snapshots: dict[int, Snapshot]
+    each_its_own: bool
 
     def __call__(self, reducer: Reducer) -> None:
-        residuals.restore(reducer, self.snapshots)
+        residuals.restore(reducer, self.snapshots, each_its_own=self.each_its_own)
 
-    def is_own(self, world: Collective) -> bool:
-        saved = self.snapshots.get(world.rank)
-        return saved is not None and saved.world_size == world.size
+    @property
+    def own(self) -> Snapshot | None:
+        """What this rank saved itself; None where the number of ranks was another."""
+        return next(iter(self.snapshots.values())) if self.each_its_own else None
 
 
 def save_generation(folder: Path, collective: Collective, contents: Contents) -> int:

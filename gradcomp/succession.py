@@ -69,7 +69,7 @@ def put_back(kept: dict[Line, Kept]) -> None:
         elif then is None:
             _empty(reducer)
         elif then.reducer() is reducer:
-            residuals.restore(reducer, {reducer.rank: then.snapshot})
+            residuals.restore(reducer, {reducer.rank: then.snapshot}, each_its_own=True)
         else:  # ranks have to share it out together, which they do when they make the next one
             reducer.retire()
             line.waiting = then

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradcomp import live
 from gradcomp.errors import OutOfSyncError
+from gradcomp.options import Options
 
 
 def check_sync(model: Any, *, all_weights: bool = False) -> None:
@@ -20,7 +21,8 @@ def check_sync(model: Any, *, all_weights: bool = False) -> None:
 
     Args:
       model: a Keras model, or a sequence of Keras or TensorFlow variables, all of which are
-        compared.
+        compared. A model whose optimizer exchanges within a process set is compared on the ranks of
+        that set; the others have nothing to compare.
       all_weights: the model's non-trainable weights too. The statistics of a batch normalization
         are among them, which are each rank's own.
 
@@ -29,11 +31,12 @@ def check_sync(model: Any, *, all_weights: bool = False) -> None:
       RuntimeError: no engine is running.
     """
     variables: Sequence[Any]
+    options = getattr(getattr(model, "optimizer", None), "options", None)
     if isinstance(model, keras.Model):
         variables = model.weights if all_weights else model.trainable_weights
     else:
         variables = list(model)
-    collective = live.running()
+    collective = live.running(options.process_set if isinstance(options, Options) else None)
     if collective is None:
         raise RuntimeError(
             "no engine is running whose ranks could be compared: `import gradcomp.horovod as hvd` "

@@ -37,6 +37,7 @@ def distribute(optimizer: Any, options: Options, make_reducer: MakeReducer, pack
 
     Raises:
       TypeError: not a Keras 3 optimizer, or one that can't be distributed.
+      ValueError: it can't accumulate as the options ask.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
@@ -66,6 +67,8 @@ def _exchanging(
     optimizer: Any, options: Options, make_reducer: MakeReducer, package: str
 ) -> DistributedOptimizer:
     options, velocities = with_momentum(optimizer, options)
+    if options.backward_passes_per_step > 1:
+        _accumulate(optimizer, options.backward_passes_per_step)
     xla.keep_train_steps_out(DistributedOptimizer)
     epochs.follow_fit(DistributedOptimizer)
     optimizer.__class__ = distributed_class(type(optimizer), make_reducer, package)
@@ -75,3 +78,18 @@ def _exchanging(
     if velocities is not None:
         optimizer.start_velocities(velocities)
     return optimizer
+
+
+def _accumulate(optimizer: Any, steps: int) -> None:
+    asked = f"backward_passes_per_step={steps}"
+    if optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            f"{asked} and the optimizer's own gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps} both accumulate gradients; give one of them"
+        )
+    if optimizer.built:
+        raise ValueError(
+            f"{asked} needs accumulators, and the optimizer is built already: make it distributed "
+            "before, or create it with gradient_accumulation_steps"
+        )
+    optimizer.gradient_accumulation_steps = steps

@@ -1,7 +1,8 @@
 """Runs scenarios on real Horovod processes: one launch, many scenarios, one result each.
 
 A scenario module has a dict `SCENARIOS` of name → function without arguments, which every rank
-calls in the same order. As a program (`python ranks.py MODULE FOLDER`) this file is one rank.
+calls in the same order, and may have PROCESS_SETS for `hvd.init`. As a program
+(`python ranks.py MODULE FOLDER`) this file is one rank.
 """
 
 from __future__ import annotations
@@ -36,14 +37,19 @@ def launch(
     env: dict[str, str] | None = None,
     timeout: float = 300,
     own_network: bool = False,
+    hosts: tuple[int, ...] = (),
 ) -> dict[str, list[Outcome]]:
     """Runs all of a module's scenarios on `ranks` processes; outcomes by name, in rank order.
 
     With `own_network` the ranks are alone on a loopback interface of their own, in a network
-    namespace, so that its counters show their bytes and nobody else's.
+    namespace, so that its counters show their bytes and nobody else's. `hosts` puts so many ranks
+    on each of two names of this machine, which Horovod takes for two hosts.
     """
     program = [sys.executable, *PROGRAM, module, str(folder)]
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), "--gloo", *program]
+    where = [f"{name}:{n}" for name, n in zip(("localhost", "127.0.0.1"), hosts, strict=False)]
+    slots = ["-H", ",".join(where)] if where else []
+    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), "--gloo"]
+    command = [*launcher, *slots, *program]
     if own_network:
         command = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *command]
     log = folder / "horovodrun.log"
@@ -107,10 +113,11 @@ def _tail(log: Path) -> str:
 def _main(module: str, folder: str) -> None:
     import gradcomp.horovod as hvd
 
-    hvd.init()
+    scenarios = importlib.import_module(module)
+    hvd.init(process_sets=getattr(scenarios, "PROCESS_SETS", None))
     outcomes: dict[str, Outcome] = {}
     file = Path(folder) / f"rank{hvd.rank()}.pickle"
-    for name, scenario in importlib.import_module(module).SCENARIOS.items():
+    for name, scenario in scenarios.SCENARIOS.items():
         try:
             outcomes[name] = Outcome(True, scenario())
         except Exception:

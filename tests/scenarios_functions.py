@@ -137,7 +137,7 @@ def what_cannot_be_done_is_refused_by_name() -> list[str]:
         lambda: hvd.allreduce(x, compression="fp16", nonsense=1),
         lambda: hvd.allreduce(x, compression=3),
         lambda: hvd.allreduce(tf.constant([1, 2]), compression="fp16"),
-        lambda: hvd.DistributedOptimizer(opt(), compression="fp16", sparse_as_dense=True),
+        lambda: hvd.DistributedOptimizer(opt(), compression="fp16", device_sparse="/cpu:0"),
         lambda: hvd.DistributedOptimizer(opt(), groups=2),
         lambda: hvd.DistributedOptimizer(opt(), op=stock.Adasum),
         lambda: hvd.DistributedOptimizer("adam"),

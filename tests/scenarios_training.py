@@ -259,6 +259,25 @@ def a_built_optimizer_keeps_its_state() -> None:
     np.testing.assert_array_equal(wrapped.variables[2].numpy(), 3.0)
 
 
+def in_a_graph_one_rank_may_lack_a_gradient() -> None:
+    """Ranks that lack none look at no flag of presence, and send theirs all the same."""
+    both = [keras.Variable(np.zeros((40, 40), np.float32)) for _ in range(2)]
+    opt = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression="topk:density=0.5")
+    opt.build(both)
+
+    @tf.function
+    def step(x):
+        given = zip([x, None if hvd.rank() == 0 else x], both, strict=True)
+        opt.apply_gradients(pair for pair in given if pair[0] is not None)
+
+    for _ in range(2):
+        step(tf.ones((40, 40)))
+    sums = [float(tf.reduce_sum(v)) for v in both]
+    share = (hvd.size() - 1) / hvd.size()
+    np.testing.assert_allclose(sums, [-2400, -2400 * share])
+    assert len(set(hvd.allgather_object(tuple(sums)))) == 1
+
+
 SCENARIOS = {
     f.__name__: f
     for f in (
@@ -266,6 +285,7 @@ SCENARIOS = {
         one_step_is_the_mean_of_gradients,
         clipping_acts_on_the_reduced_gradient,
         accumulation_exchanges_on_updates_only,
+        in_a_graph_one_rank_may_lack_a_gradient,
         custom_loop_with_a_new_tape_each_step,
         reducers_die_with_their_variables,
         gradient_missing_on_one_rank,

@@ -27,7 +27,7 @@ def test_scenario(outcomes, scenario) -> None:
                 "'nonsense'",
                 "compression must be",
                 "int32",
-                "sparse_as_dense=True",
+                "device_sparse='/cpu:0'",
                 "groups=2",
                 "op must be",
                 "Keras 3 optimizer",

@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from hosts import run_on_hosts
 from invariants import (
     SHAPES,
     GatheredQuantize,
     TwoPhaseQuantize,
-    chunk_residual_per_variable,
     make_plan,
+    make_reducer,
     tensors_of,
 )
+from invariants import contribution as contribution_of
 
 import gradcomp as gc
 from gradcomp import residuals
@@ -34,28 +36,29 @@ CODECS = {
 
 def contribution(reducers: list[Reducer]) -> list[np.ndarray]:
     """What all ranks' residuals together will add to each variable's reduced gradient."""
-    size = len(reducers)
-    total = [np.zeros(shape, np.float64) for shape in SHAPES]
-    for rank, reducer in enumerate(reducers):
-        share = 1 / size if reducer.average else 1.0
-        for index, variable in {**reducer.residuals, **reducer.carried}.items():
-            total[index] = total[index] + share * variable.numpy().astype(np.float64)
-        for index, second in enumerate(chunk_residual_per_variable(reducer, rank)):
-            total[index] = total[index] + second
-    return total
+    return [sum(one) for one in zip(*map(contribution_of, reducers), strict=True)]
 
 
 def train(
-    size: int, codec: Any, average: bool, snapshots: dict[int, residuals.Snapshot] | None = None
+    ranks: int | tuple[int, ...],
+    codec: Any,
+    average: bool,
+    snapshots: dict[int, residuals.Snapshot] | None = None,
+    own: bool = False,
 ) -> tuple[list[Reducer], list[np.ndarray]]:
-    """Reducers after some steps, and the sum of what was applied minus what was given."""
+    """Reducers after some steps, and the sum of what was applied minus what was given.
+
+    `ranks` is their number, or that on each host for a hierarchical exchange. With `own` each rank
+    sees no file but its own.
+    """
+    size = ranks if isinstance(ranks, int) else sum(ranks)
 
     def work(rank) -> tuple[Reducer, list[np.ndarray]]:
         bucket_bytes = 12_000 + 1000 * size  # other buckets for another number of ranks
-        plan = make_plan(codec, size, bucket_bytes)
-        reducer = Reducer(plan, rank, average=average, seed=5, name="test")
+        reducer = make_reducer(rank, codec, bucket_bytes, average=average, seed=5, name="test")
         if snapshots is not None:
-            residuals.restore(reducer, snapshots)
+            found = {rank.rank: snapshots[rank.rank]} if own else snapshots
+            residuals.restore(reducer, found, each_its_own=own)
             start[rank.rank] = reducer
             begin = rank.all_gather_object(None, name="begun")
             if rank.rank == 0:
@@ -73,7 +76,8 @@ def train(
 
     start: dict[int, Reducer] = {}
     before: list[np.ndarray] = []
-    made = LocalCollective(size).run(work)
+    hierarchical = not isinstance(ranks, int)
+    made = run_on_hosts(ranks, work) if hierarchical else LocalCollective(size).run(work)
     off = made[0][1]
     if snapshots is not None:
         off = [o - b for o, b in zip(off, before, strict=True)]
@@ -124,6 +128,45 @@ def test_another_codec_keeps_the_contribution(codec, average) -> None:
     close(starts[0], waiting)
     close([o + w for o, w in zip(off, contribution(after), strict=True)], [0 * w for w in waiting])
     assert any(w.any() for w in contribution(after)) == (codec is CODECS["top-k"])
+
+
+@pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
+@pytest.mark.parametrize("codec", [CODECS["top-k"], CODECS["two-phase"]], ids=["top-k", "quantize"])
+@pytest.mark.parametrize(
+    ("old", "new"), [((2, 2), 2), (3, (2, 2)), ((2, 1), (1, 3)), ((3, 1), 1), ((2, 2), 6)], ids=str
+)
+def test_hosts_that_come_and_go_keep_the_contribution(old, new, codec, average) -> None:
+    """Leaders keep residuals for their hosts, and under Average all ranks count."""
+    before, _ = train(old, codec, average)
+    waiting = contribution(before)
+    assert all(w.any() for w in waiting if w.size > 5)
+    after, off = train(new, codec, average, saved(before))
+    close(starts[0], waiting)
+    close([o + w for o, w in zip(off, contribution(after), strict=True)], [0 * w for w in waiting])
+    if new == (1, 3):
+        assert [bool(r.residuals) for r in after] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
+@pytest.mark.parametrize(
+    ("old", "new", "codec"),
+    [
+        (4, (2, 2), CODECS["two-phase"]),
+        ((2, 2), 4, CODECS["two-phase"]),
+        ((3, 1), (2, 2), CODECS["two-phase"]),
+        (3, 3, CODECS["top-k"]),
+        (3, 3, None),
+    ],
+    ids=str,
+)
+def test_each_ranks_own_file_is_enough_for_as_many_ranks(old, new, codec, average) -> None:
+    """Whoever keeps no residual any more, or no such chunk, sends what it had whole, once."""
+    before, _ = train(old, CODECS["two-phase"], average)
+    waiting = contribution(before)
+    after, off = train(new, codec, average, saved(before), own=True)
+    close(starts[0], waiting)
+    close([o + w for o, w in zip(off, contribution(after), strict=True)], [0 * w for w in waiting])
+    assert not any(np.any(v.numpy()) for r in after for v in r.carried.values())
 
 
 def test_from_one_rank_to_two_before_it_was_sent() -> None:

@@ -84,7 +84,7 @@ def stages_conserve(rank: Collective, warmup: gc.Warmup, average: bool, name: st
     if rank.size == 1:
         return
     assert reducer.chunk_residuals or "two-phase" not in plan.variables[0].codec.spec
-    second = chunk_residual_per_variable(reducer, rank.rank)
+    second = chunk_residual_per_variable(reducer)
     waiting = [
         share * reducer.residuals[i].numpy().astype(np.float64) + second[i]
         for i in range(len(SHAPES))
@@ -139,7 +139,7 @@ def state_of(reducer: Reducer, index: int) -> list[bytes]:
     kept = [reducer.velocities[index].numpy()]
     if index in reducer.residuals:
         kept.append(reducer.residuals[index].numpy())
-        kept.append(chunk_residual_per_variable(reducer, reducer.rank)[index])
+        kept.append(chunk_residual_per_variable(reducer)[index])
     return [values.tobytes() for values in kept]
 
 

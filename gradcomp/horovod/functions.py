@@ -17,10 +17,13 @@ from gradcomp.horovod.arguments import (
     Compression,
     as_average,
     as_compression,
+    as_op,
+    as_ranks,
     refuse_unsupported,
     refuse_warmup,
 )
 from gradcomp.horovod.collective import make_reducer, unique_name
+from gradcomp.horovod.groups import known_process_set
 from gradcomp.options import Options
 from gradcomp.plan import Plan, describe
 from gradcomp.policy import Policy, disabled
@@ -76,13 +79,18 @@ class FeedbackState:
 def allreduce(
     tensor: Any,
     average: bool | None = None,
-    *,
+    device_dense: str = "",
+    device_sparse: str = "",
     compression: Any = None,
     op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     name: str | None = None,
+    process_set: Any = hvd.global_process_set,
+    ignore_name_scope: bool = False,
+    *,
     state: FeedbackState | None = None,
     seed: int = 0,
-    **horovod_arguments: Any,
 ) -> Any:
     """The mean, or sum, of a tensor over all Horovod ranks.
 
@@ -94,26 +102,36 @@ def allreduce(
       compression: codec, spec, `Policy` (the tensor's name decides), or None.
       op: `hvd.Average` (default) or `hvd.Sum`; uncompressed, all of Horovod's.
       name: of the operation; equal on all ranks.
+      process_set: the ranks that take part, this one among them.
       state: keeps what a lossy codec drops, for the next call. Without it that is lost.
       seed: of the random bits of stochastic rounding; equal on all ranks.
+      device_dense, device_sparse, prescale_factor, postscale_factor, ignore_name_scope: as in
+        Horovod; uncompressed only.
 
     Returns:
       A tensor of the same shape and dtype, bit-identical on all ranks. Of compressed slices, slices
       with every row that any rank has, once, ascending.
     """
-    chosen = refuse_warmup(as_compression(compression))
-    if average is not None:
-        op = hvd.Average if average else hvd.Sum
-    if chosen is None and state is None:
-        return hvd.allreduce(as_tensor(tensor), op=op, name=name, **horovod_arguments)
+    op = as_op(op, average)
+    as_ranks(process_set)  # Horovod's own error about one that it does not know says nothing
+    others = {
+        "device_dense": device_dense,
+        "device_sparse": device_sparse,
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+        "ignore_name_scope": ignore_name_scope,
+    }
+    if as_compression(compression) is None and state is None:
+        return hvd.allreduce(as_tensor(tensor), op=op, name=name, process_set=process_set, **others)
     return grouped_allreduce(
         [tensor],
-        compression=chosen,
+        compression=compression,
         op=op,
         name=name,
+        process_set=process_set,
         state=state,
         seed=seed,
-        **horovod_arguments,
+        **others,
     )[0]
 
 
@@ -121,25 +139,46 @@ def allreduce(
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
-    *,
+    device_dense: str = "",
+    device_sparse: str = "",
     compression: Any = None,
     op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Any = hvd.global_process_set,
+    ignore_name_scope: bool = False,
     name: str | None = None,
+    *,
     state: FeedbackState | None = None,
     seed: int = 0,
-    **horovod_arguments: Any,
 ) -> list[Any]:
     """`allreduce` of several tensors at once: one payload for all of them."""
-    chosen = refuse_warmup(as_compression(compression))
+    chosen, op = refuse_warmup(as_compression(compression)), as_op(op, average)
+    ranks = as_ranks(process_set)
     tensors = [as_tensor(tensor) for tensor in tensors]
-    if average is not None:
-        op = hvd.Average if average else hvd.Sum
+    others = {
+        "device_dense": device_dense,
+        "device_sparse": device_sparse,
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+        "ignore_name_scope": ignore_name_scope,
+    }
     if chosen is None and state is None:
-        return hvd.grouped_allreduce(tensors, op=op, name=name, **horovod_arguments)
-    refuse_unsupported("allreduce", horovod_arguments)
+        return hvd.grouped_allreduce(tensors, op=op, name=name, process_set=process_set, **others)
+    refuse_unsupported("allreduce", **others)
+    options = Options(
+        average=as_average(op),
+        error_feedback=state is not None,
+        seed=seed,
+        process_set=ranks,
+    )
+    if not process_set.included():
+        raise ValueError(
+            f"rank {hvd.rank()} is not in the process set of ranks {process_set.ranks}: call "
+            "allreduce on its members only"
+        )
     tensors = [t if _is_sliced(t) else tf.convert_to_tensor(t) for t in tensors]
-    options = Options(average=as_average(op), error_feedback=state is not None, seed=seed)
-    plan = _plan(tensors, chosen, name)
+    plan = _plan(tensors, chosen, name, process_set.size())
     if state is None:
         _warn_biased(plan)
     reducer = _reducer(plan, options, state, _operation_name(tensors, name))
@@ -156,7 +195,8 @@ def _reducer(plan: Plan, options: Options, state: FeedbackState | None, name: st
             _reducers[key] = make_reducer(plan, options, name)
         return _reducers[key]
     if state.reducer is None or state.reducer.retired:
-        state.reducer = make_reducer(plan, options, unique_name("allreduce"), state.reducer)
+        own_name = unique_name("allreduce", known_process_set(options.process_set))
+        state.reducer = make_reducer(plan, options, own_name, state.reducer)
     elif state.reducer.plan != plan:
         raise ValueError(
             "this FeedbackState belongs to other tensors or another codec; use one FeedbackState "
@@ -165,7 +205,9 @@ def _reducer(plan: Plan, options: Options, state: FeedbackState | None, name: st
     return state.reducer
 
 
-def _plan(tensors: Sequence[tf.Tensor], chosen: Policy | Codec | str | None, name: Any) -> Plan:
+def _plan(
+    tensors: Sequence[tf.Tensor], chosen: Policy | Codec | str | None, name: Any, size: int
+) -> Plan:
     specs = []
     labels = [name or f"tensor_{i}" for i in range(len(tensors))]
     for label, tensor in zip(labels, tensors, strict=True):
@@ -187,7 +229,7 @@ def _plan(tensors: Sequence[tf.Tensor], chosen: Policy | Codec | str | None, nam
         # Slices and tensors of the same shape are not exchanged alike, and need two reducers.
         path = f"{labels[i]} (slices)" if _is_sliced(tensors[i]) else labels[i]
         specs.append(VariableSpec(i, path, shape, dtype, one))
-    return Plan(tuple(specs), hvd.size())
+    return Plan(tuple(specs), size)
 
 
 def _is_sliced(tensor: Any) -> bool:

@@ -10,17 +10,12 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
-from gradcomp.horovod.arguments import (
-    as_average,
-    as_compression,
-    as_error_feedback,
-    refuse_unsupported,
-)
-from gradcomp.horovod.collective import make_reducer, unique_name
+from gradcomp.horovod.arguments import make_options, refuse_unsupported
+from gradcomp.horovod.collective import reducer_of
 from gradcomp.horovod.functions import unwrap
+from gradcomp.kinds import densified
 from gradcomp.options import Options
 from gradcomp.reducer import Reducer
-from gradcomp.warmup import schedule
 
 # Scripts make a new tape each step, so residuals belong to the variables, not to the tape.
 _reducers: dict[tuple[tuple[int, ...], Options], Reducer] = {}
@@ -31,8 +26,7 @@ def _reducer_for(sources: Sequence[Any], named: Sequence[Any], options: Options)
     key = (tuple(map(id, sources)), options)
     before = _reducers.get(key)
     if before is None or before.retired:
-        plan = options.policy.plan(named, hvd.size(), options.bucket_bytes)
-        _reducers[key] = make_reducer(plan, options, unique_name("tape"), before)
+        _reducers[key] = reducer_of(named, options, "tape", before)
         for source in sources if before is None else ():
             weakref.finalize(source, _reducers.pop, key, None)
     return _reducers[key]
@@ -44,9 +38,13 @@ class DistributedGradientTape:
     Keras variables are accepted as sources. Error feedback is kept for each list of sources, from
     step to step, although the tape is made anew each time.
 
+    Arguments are in Horovod's order. Those that are not told here must stay at their defaults.
+
     Args:
       gradtape: the tape that recorded the computation.
       compression: codec, `Policy`, `Warmup`, spec, Horovod's own `hvd.Compression.fp16`, or None.
+      sparse_as_dense, gradient_predivide_factor, process_set, hierarchical: as in
+        `DistributedOptimizer`.
       op: `hvd.Average` or `hvd.Sum`.
       error_feedback: keep what lossy codecs drop and send it later (arXiv:1901.09847); True or
         False, since "momentum" needs the optimizer's.
@@ -59,30 +57,49 @@ class DistributedGradientTape:
     def __init__(
         self,
         gradtape: tf.GradientTape,
-        *,
+        device_dense: str = "",
+        device_sparse: str = "",
         compression: Any = None,
+        sparse_as_dense: bool = False,
         op: Any = hvd.Average,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Any = None,
+        process_set: Any = hvd.global_process_set,
+        scale_local_gradients: bool = True,
+        *,
+        hierarchical: bool = False,
         error_feedback: bool | str = True,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         seed: int = 0,
         loss_scale: Any = None,
-        **horovod_arguments: Any,
     ) -> None:
-        refuse_unsupported("DistributedGradientTape", horovod_arguments)
         if error_feedback == "momentum":
             raise ValueError(
                 'error_feedback="momentum" takes the momentum from an optimizer, which a tape does '
                 "not know: pass it to hvd.DistributedOptimizer and use a plain tape, or leave "
                 "error_feedback=True"
             )
+        refuse_unsupported(
+            "DistributedGradientTape",
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            num_groups=num_groups,
+            groups=groups,
+            scale_local_gradients=scale_local_gradients,
+        )
         self._tape = gradtape
         self._loss_scale = unwrap(loss_scale)
-        self._options = Options(
-            schedule(as_compression(compression)),
-            as_average(op),
-            as_error_feedback(error_feedback),
-            bucket_bytes,
-            seed,
+        self._options = make_options(
+            compression=compression,
+            op=op,
+            process_set=process_set,
+            gradient_predivide_factor=gradient_predivide_factor,
+            hierarchical=hierarchical,
+            sparse_as_dense=sparse_as_dense,
+            error_feedback=error_feedback,
+            bucket_bytes=bucket_bytes,
+            seed=seed,
         )
 
     def __enter__(self) -> DistributedGradientTape:
@@ -102,12 +119,14 @@ class DistributedGradientTape:
         sources: Any,
         output_gradients: Any = None,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+        use_generic_names: bool = True,
     ) -> Any:
         """Like `tf.GradientTape.gradient`, reduced over all ranks.
 
         Args:
           target: a tensor or a structure of them.
           sources: a variable (Keras or TensorFlow) or a structure of variables.
+          use_generic_names: of Horovod's signature; names of operations are generic either way.
 
         Returns:
           The gradients in the structure of `sources`; None where no rank has one.
@@ -125,6 +144,8 @@ class DistributedGradientTape:
                     "with the plain tape and reduce it with hvd.allreduce"
                 )
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
+        if self._options.sparse_as_dense:
+            gradients = densified(gradients)
         reducer = _reducer_for(flat, named, self._options)
         if self._loss_scale is not None:
             gradients = [_times(g, 1.0 / tf.cast(self._loss_scale, tf.float32)) for g in gradients]

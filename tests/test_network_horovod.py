@@ -1,0 +1,81 @@
+"""Several hosts: ranks in network namespaces, each behind a link of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import PROGRAM, collect, environment, values
+from scenarios_network import EXCHANGES, ROUTES
+
+from bench.hosts import Hosts, HostsUnavailableError
+
+RANKS = 3
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    try:
+        with Hosts(RANKS, rate="1gbit") as made:
+            yield made
+    except HostsUnavailableError as error:
+        pytest.skip(str(error))
+    assert left_behind() == []
+
+
+def left_behind() -> list[str]:
+    names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    mine = f"gradcomp{os.getpid()}"
+    files = [path.name for path in Path("/etc/netns").glob(f"{mine}*")]
+    return [name for name in names.stdout.split() if name.startswith(mine)] + files
+
+
+@pytest.fixture(scope="module")
+def outcomes(hosts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    # Idle ranks exchange control messages every cycle: fewer cycles leave fewer of them.
+    env = {**environment(), "HOROVOD_CYCLE_TIME": "20"}
+    hosts.run([sys.executable, *PROGRAM, "scenarios_network", str(folder)], env=env)
+    return collect(folder, RANKS)
+
+
+def test_weights_stay_equal_between_hosts(outcomes) -> None:
+    values(outcomes, "training", RANKS)
+
+
+@pytest.mark.parametrize("spec", ROUTES)
+def test_counted_bytes_are_those_of_each_hosts_interface_within_5_percent(outcomes, spec) -> None:
+    for rank in values(outcomes, spec, RANKS):
+        assert rank["payload"] > 2**20
+        assert rank["counted"] > EXCHANGES * rank["payload"]
+        assert rank["interface"] == pytest.approx(rank["counted"], rel=0.05)
+
+
+def test_a_failed_rank_ends_the_others_and_says_what_it_wrote(hosts) -> None:
+    program = "import os, sys, time; rank = os.environ['HOROVOD_RANK']"
+    program += "; sys.exit('no disk') if rank == '1' else time.sleep(60)"
+    with pytest.raises(RuntimeError, match=r"rank 1 ended with 1; it wrote at last:\nno disk"):
+        hosts.run([sys.executable, "-c", program])
+    with pytest.raises(RuntimeError, match="rank 0 did not end within 1 s"):
+        hosts.run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=1)
+
+
+def test_nothing_is_left_after_a_failure(hosts) -> None:
+    """Made in a process of its own: names of namespaces are a process's."""
+    program = "from bench.hosts import Hosts; hosts = Hosts(2, rate='nonsense').__enter__()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "nonsense" in done.stderr
+    names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    assert sum(name.startswith("gradcomp") for name in names.stdout.split()) == RANKS + 1
+
+
+def test_the_number_of_hosts_is_checked() -> None:
+    with pytest.raises(ValueError, match="count must be from 1 to 250, got 0"):
+        Hosts(0)
