@@ -29,6 +29,9 @@ from gradcomp.policy import Policy
 from gradcomp.warmup import Warmup
 
 if TYPE_CHECKING:
+    from gradcomp.distribute.cross_device import CompressedAllReduce
+    from gradcomp.distribute.optimizer import DistributedOptimizer
+    from gradcomp.distribute.prepare import prepare
     from gradcomp.epochs import begin_epoch
     from gradcomp.loss_scale import LossScaleOptimizer
     from gradcomp.save_callback import SaveState
@@ -41,6 +44,8 @@ __all__ = [
     "CheckSync",
     "Codec",
     "CodecError",
+    "CompressedAllReduce",
+    "DistributedOptimizer",
     "GradcompError",
     "Identity",
     "LossScaleOptimizer",
@@ -58,6 +63,7 @@ __all__ = [
     "begin_epoch",
     "check_sync",
     "codec",
+    "prepare",
     "restore_state",
     "save_state",
 ]
@@ -65,10 +71,13 @@ __all__ = [
 # What needs Keras or TensorFlow is imported when it is asked for.
 _LAZY = {
     "CheckSync": "gradcomp.sync",
+    "CompressedAllReduce": "gradcomp.distribute.cross_device",
+    "DistributedOptimizer": "gradcomp.distribute.optimizer",
     "LossScaleOptimizer": "gradcomp.loss_scale",
     "SaveState": "gradcomp.save_callback",
     "begin_epoch": "gradcomp.epochs",
     "check_sync": "gradcomp.sync",
+    "prepare": "gradcomp.distribute.prepare",
     "restore_state": "gradcomp.state",
     "save_state": "gradcomp.state",
 }

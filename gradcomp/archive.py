@@ -28,6 +28,7 @@ class Archive:
     The file stays open until `close`: it can be read although it was deleted meanwhile.
 
     Attributes:
+      name: of the file, for messages.
       metadata: what was given to `write_archive`.
 
     Raises:
@@ -35,7 +36,7 @@ class Archive:
     """
 
     def __init__(self, source: Path | IO[bytes], name: str) -> None:
-        self._name = name
+        self.name = name
         self._zip: zipfile.ZipFile = self._guarded(lambda: zipfile.ZipFile(source))
         try:
             content = self._guarded(lambda: json.loads(self._zip.read(_METADATA)))
@@ -74,10 +75,10 @@ class Archive:
         entries = set(self._zip.namelist())
         for array in self._arrays:
             if f"{array}.npy" not in entries:
-                raise StateError(f"{self._name} is damaged: {array} is missing")
+                raise StateError(f"{self.name} is damaged: {array} is missing")
         damaged = self._guarded(self._zip.testzip)
         if damaged is not None:
-            raise StateError(f"{self._name} is damaged: {damaged} does not fit its checksum")
+            raise StateError(f"{self.name} is damaged: {damaged} does not fit its checksum")
 
     def close(self) -> None:
         """Nothing can be read any more."""
@@ -89,10 +90,10 @@ class Archive:
         except StateError:
             raise
         except FileNotFoundError:
-            raise StateError(f"{self._name} does not exist") from None
+            raise StateError(f"{self.name} does not exist") from None
         except Exception as error:  # damaged bytes make zipfile and NumPy raise almost anything
             told = f"{type(error).__name__}: {error}"
-            raise StateError(f"{self._name} can't be read; it is damaged ({told})") from error
+            raise StateError(f"{self.name} can't be read; it is damaged ({told})") from error
 
 
 def write_archive(

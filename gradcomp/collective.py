@@ -20,6 +20,7 @@ class Collective(Protocol):
 
     rank: int
     size: int
+    in_branches: bool  # whether it can be used in a branch of a graph's condition
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
@@ -69,6 +70,7 @@ class Meter:
         self._collective = collective
         self.rank = collective.rank
         self.size = collective.size
+        self.in_branches = collective.in_branches
         self.sent: Any = 0  # int, or an int64 tensor once it depends on a step's values
 
     def all_reduce(
@@ -170,6 +172,8 @@ class _Board:
 
 class LocalRank:
     """One rank of a `LocalCollective`."""
+
+    in_branches = True
 
     def __init__(self, rank: int, board: _Board) -> None:
         self.rank = rank

@@ -6,8 +6,8 @@ the program makes reducers, and is thus the same when the program runs again.
 
 from __future__ import annotations
 
-import functools
 import itertools
+import re
 import warnings
 import weakref
 from collections import defaultdict
@@ -28,7 +28,7 @@ _world: Reach | None = None
 # What the program's own training loop said last; None where there is none.
 epoch: int | None = None
 
-# State by the key of a reducer that does not live yet, each called with the reducer when it does.
+# State by the family of reducers that do not live yet, each called with a reducer when it does.
 waiting: dict[str, Callable[[Any], None]] = {}
 
 
@@ -36,14 +36,17 @@ def register(reducer: Any, name: str) -> None:
     """Makes a new reducer known, and gives it what waits for it."""
     nth = next(_counts[name])
     key = f"{name}#{nth}" if nth else name
-    _reducers[key] = weakref.ref(reducer, functools.partial(_remove, key))
-    if key in waiting:
-        waiting.pop(key)(reducer)
+    _reducers[key] = weakref.ref(reducer, lambda _: _reducers.pop(key, None))
+    found = family(key)
+    if found in waiting:
+        waiting[found](reducer)
+        if found == key:
+            del waiting[found]
 
 
-def _remove(key: str, reference: weakref.ref[Any]) -> None:
-    if _reducers.get(key) is reference:
-        del _reducers[key]
+def family(key: str) -> str:
+    """The key without a replica's number: replicas share what any number of them has saved."""
+    return re.sub(r"\.replica\d+$", "", key)
 
 
 def reducers() -> dict[str, Any]:

@@ -21,8 +21,9 @@ from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer
 from gradcomp.traffic import Traffic
 
-# The last argument is the reducer before; None is returned where no engine is running.
-MakeReducer = Callable[[Sequence[Any], Options, Reducer | None], Reducer | None]
+# Makes a reducer, or what serves as one; the last argument is the one before. It returns None where
+# no engine is running.
+MakeReducer = Callable[[Sequence[Any], Options, Any], Any]
 
 
 class DistributedOptimizer:
@@ -128,9 +129,11 @@ class DistributedOptimizer:
     def start_velocities(self, velocities: Sequence[Any]) -> None:
         """Goes on with what the momentum of an optimizer that was built has gathered."""
         reducer = self._built_reducer()
+        # Each rank's is a part of a sum over ranks, and equals their mean.
+        parts = 1 if reducer.average else reducer.plan.world_size
         for index, values in enumerate(velocities):
-            if values is not None:
-                reducer.velocities[index].assign(values)
+            for one in reducer.local if values is not None else ():
+                one.velocities[index].assign(values / parts)
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)  # type: ignore[misc]
@@ -170,12 +173,17 @@ class DistributedOptimizer:
     def _backend_apply_gradients(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
-        optimizer: Any = self
-        indices = [optimizer._get_variable_index(v) for v in trainable_variables]
-        # `_clip_gradients` is not told whose gradients it gets. A function, since Keras and
-        # TensorFlow would take a list for state that belongs in checkpoints.
-        self._exchange = lambda gradients: self._reduce(indices, gradients)
+        self._exchange = self._exchange_of(trainable_variables)
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+
+    def _exchange_of(self, variables: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+        """How these variables' gradients are reduced: `_clip_gradients` isn't told whose it gets.
+
+        A function, since Keras and TensorFlow would take a list for state of checkpoints.
+        """
+        optimizer: Any = self
+        indices = [optimizer._get_variable_index(v) for v in variables]
+        return lambda gradients: self._reduce(indices, gradients)
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
         reduced = self._exchange(grads)

@@ -55,6 +55,7 @@ class Reducer:
         by afterwards.
       levels: of a hierarchical exchange, as the plan's `hosts` says.
       name: prefix of the collectives' names; equal on all ranks, unique in the program.
+      key: under which saved state finds it; None for the name.
 
     Raises:
       MismatchError: ranks disagree about the plan or an option.
@@ -72,6 +73,7 @@ class Reducer:
         predivide: float = 1.0,
         levels: Levels | None = None,
         name: str,
+        key: str | None = None,
     ) -> None:
         self.plan = plan
         self._collective = collective
@@ -108,7 +110,7 @@ class Reducer:
             self.carried: dict[int, tf.Variable] = {}
             if error_feedback and not self.alone and self.keeper is not None:
                 self._create_residuals()
-            live.register(self, name)
+            live.register(self, key or name)
 
     def _create_residuals(self) -> None:
         for bucket in filter(feedback.has_feedback, self.plan.buckets):
@@ -123,6 +125,15 @@ class Reducer:
     def name(self) -> str:
         """Prefix of the collectives' names."""
         return self._name
+
+    @property
+    def local(self) -> list[Reducer]:
+        """Itself: the only reducer that an optimizer has in this process."""
+        return [self]
+
+    def share(self, content: bytes) -> list[bytes]:
+        """`content` only: each rank writes a checkpoint of its own."""
+        return [content]
 
     @property
     def rank(self) -> int:

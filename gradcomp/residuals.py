@@ -147,7 +147,9 @@ def restore(
     """
     some = next(iter(snapshots.values()))
     compare(reducer, some.description)
-    scale = reducer.plan.world_size / some.world_size if reducer.average else 1.0
+    # For one process alone it makes no difference which it has.
+    average = some.description["average"] if reducer.alone else reducer.average
+    scale = reducer.plan.world_size / some.world_size if average else 1.0
     if each_its_own:
         shares = {some.place: scale}
     else:
@@ -160,7 +162,7 @@ def restore(
             for v in bucket.variables
         }
         seconds = {v.index: _second(v, pieces) for v in bucket.variables}
-        rest = _share_of_rest(reducer, each_its_own)
+        rest = _share_of_rest(reducer, average, each_its_own)
         # Without the other ranks' files, what no chunk takes is nobody else's.
         give(reducer, bucket, firsts, seconds, rest, keep_rest=each_its_own)
     velocities = {
@@ -181,6 +183,15 @@ def restore(
     reducer.step.assign(some.description["step"])
     # Files of earlier versions know of no epoch.
     reducer.epoch.variable.assign(some.description.get("epoch", 0))
+
+
+def restore_found(reducer: Reducer, found: Mapping[int, Snapshot]) -> None:
+    """`restore` of what there is: all ranks' snapshots, or those of this process's ranks only."""
+    saved = next(iter(found.values())).world_size
+    if len(found) < saved == reducer.plan.world_size and reducer.rank in found:
+        restore(reducer, {reducer.rank: found[reducer.rank]}, each_its_own=True)
+    else:
+        restore(reducer, found)
 
 
 def give(
@@ -236,11 +247,11 @@ def _shares(saved: int, size: int, taker: int | None, scale: float) -> dict[int,
     return {old: scale / len(range(old, size, saved))}
 
 
-def _share_of_rest(reducer: Reducer, each_its_own: bool) -> float:
+def _share_of_rest(reducer: Reducer, average: bool, each_its_own: bool) -> float:
     """By how much a second residual that no chunk takes has to grow to become a first one."""
     if reducer.keeper is None and not each_its_own:
         return 0.0
-    grown = reducer.plan.world_size if reducer.average else 1.0
+    grown = reducer.plan.world_size if average else 1.0
     return grown if each_its_own else grown / reducer.plan.exchanging
 
 
@@ -302,7 +313,7 @@ def compare(reducer: Reducer, saved: dict[str, Any]) -> None:
             f"{len(variables)}: it belongs to another model"
         )
     operation = {True: "Average", False: "Sum"}
-    if saved["average"] != reducer.average:
+    if saved["average"] != reducer.average and not reducer.alone:
         raise StateError(
             f"{reducer.name} was saved with op={operation[saved['average']]} and now has "
             f"op={operation[reducer.average]}, which gives residuals another meaning; use the same"

@@ -88,7 +88,7 @@ class SparseExchange:
 
         mine, values = sum_duplicates(slices, self.variable, self.randomness.step)
         rows = gather_rows(mine, self.variable.shape[0], self.collective, f"{self.name}.rows")
-        if self._worthwhile < self.collective.size:
+        if self.collective.in_branches and self._worthwhile < self.collective.size:
             touched = tf.cast(tf.size(rows.union), tf.float64)
             contributed = tf.cast(tf.reduce_sum(rows.counts), tf.float64)
             dense = self._two_phase if self._has_two_phases else self._all_reduce

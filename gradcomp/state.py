@@ -57,22 +57,22 @@ def save_state(path: str | Path, *, model: Any = None, step: int | None = None) 
     reducers = live.reducers()
     if step is None:
         step = max((int(reducer.step.numpy()) for reducer in reducers.values()), default=0)
-    waiting = {key: w for key, w in live.waiting.items() if isinstance(w, _Waiting)}
-    world = live.world()
-    contents = Contents(
-        reducers,
-        {key: w.own for key, w in waiting.items() if w.own is not None},
-        found,
-        step,
-    )
-    if len(contents.waiting) < len(waiting):
-        unused = sorted(waiting.keys() - contents.waiting.keys())
+    waiting = {family: w for family, w in live.waiting.items() if isinstance(w, _Waiting)}
+    unused = {
+        key: snapshot
+        for restored in waiting.values()
+        for key, snapshot in restored.own.items()
+        if key not in reducers
+    }
+    contents = Contents(reducers, unused, found, step)
+    lost = sorted(family for family, restored in waiting.items() if not restored.own)
+    if lost:
         warnings.warn(
-            f"what was restored for {unused} is not saved again: nothing has used it since, and "
+            f"what was restored for {lost} is not saved again: nothing has used it since, and "
             "the number of ranks has changed",
             stacklevel=2,
         )
-    save_generation(Path(path), world, contents)
+    save_generation(Path(path), live.world(), contents)
 
 
 def restore_state(path: str | Path, *, model: Any = None) -> int | None:
@@ -99,7 +99,6 @@ def restore_state(path: str | Path, *, model: Any = None) -> int | None:
     if archives is None:
         return None
     some = next(iter(archives.values()))
-    same_ranks = int(some.metadata["world_size"]) == world.size  # then each opened its own file
     if model is not None:
         if some.metadata["variables"] is None:
             warnings.warn(
@@ -110,16 +109,21 @@ def restore_state(path: str | Path, *, model: Any = None) -> int | None:
         else:
             saved = archives[world.rank % int(some.metadata["world_size"])]
             variables.restore(variables.of_model(model), saved)
+    same_ranks = int(some.metadata["world_size"]) == world.size  # then each opened its own file
+    families = {
+        live.family(key) for archive in archives.values() for key in archive.metadata["reducers"]
+    }
     reducers = live.reducers()
-    saved_keys = {key for archive in archives.values() for key in archive.metadata["reducers"]}
-    for key in sorted(saved_keys):
-        restored = _Waiting(snapshots(archives, key), same_ranks)
-        if key in reducers:
-            restored(reducers[key])
-        else:
-            live.waiting[key] = restored
-    for key in sorted(reducers.keys() - saved_keys):
-        warnings.warn(f"{path} holds nothing for {key}, which stays as it is", stacklevel=2)
+    for family in sorted(families):
+        restored = _Waiting(snapshots(archives, family), some if same_ranks else None)
+        found = [reducer for key, reducer in reducers.items() if live.family(key) == family]
+        for reducer in found:
+            restored(reducer)
+        if not found:
+            live.waiting[family] = restored
+    for key in sorted(reducers):
+        if live.family(key) not in families:
+            warnings.warn(f"{path} holds nothing for {key}, which stays as it is", stacklevel=2)
     if not live.waiting:
         for archive in archives.values():
             archive.close()
@@ -131,15 +135,16 @@ class _Waiting:
     """Restored state whose reducer does not live yet."""
 
     snapshots: dict[int, Snapshot]
-    each_its_own: bool
+    archive: Archive | None  # of this rank, where it opened no other
 
     def __call__(self, reducer: Reducer) -> None:
-        residuals.restore(reducer, self.snapshots, each_its_own=self.each_its_own)
+        residuals.restore_found(reducer, self.snapshots)
 
     @property
-    def own(self) -> Snapshot | None:
-        """What this rank saved itself; None where the number of ranks was another."""
-        return next(iter(self.snapshots.values())) if self.each_its_own else None
+    def own(self) -> dict[str, Snapshot]:
+        """By key what this rank saved itself; empty where the number of ranks was another."""
+        mine = [s for s in self.snapshots.values() if s.archive is self.archive]
+        return {snapshot.prefix.removesuffix("/"): snapshot for snapshot in mine}
 
 
 def save_generation(folder: Path, collective: Collective, contents: Contents) -> int:
@@ -243,11 +248,12 @@ def _open(folder: Path, generation: set[Member], collective: Collective) -> dict
     return opened
 
 
-def snapshots(archives: Mapping[int, Archive], key: str) -> dict[int, Snapshot]:
-    """A reducer's state by its rank among those that exchanged with it."""
+def snapshots(archives: Mapping[int, Archive], family: str) -> dict[int, Snapshot]:
+    """The state of reducers by their ranks among those that exchanged."""
     found = [
-        Snapshot(archive.metadata["reducers"][key], archive, f"{key}/")
+        Snapshot(description, archive, f"{key}/")
         for archive in archives.values()
-        if key in archive.metadata["reducers"]
+        for key, description in archive.metadata["reducers"].items()
+        if live.family(key) == family
     ]
     return {int(snapshot.description["rank"]): snapshot for snapshot in found}

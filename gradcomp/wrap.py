@@ -14,17 +14,36 @@ from gradcomp.options import Options, with_momentum
 _classes: dict[tuple[type, MakeReducer], type] = {}
 
 
-def distributed_class(base: type, make_reducer: MakeReducer, package: str) -> type:
-    """`base` with `DistributedOptimizer` in front, registered so that saved models find it."""
+def distributed_class(
+    base: type,
+    make_reducer: MakeReducer,
+    package: str,
+    mixin: type[DistributedOptimizer] = DistributedOptimizer,
+) -> type:
+    """`base` with `mixin` in front, registered so that saved models find it."""
     key = (base, make_reducer)
     if key not in _classes:
         members = {"_make_reducer": staticmethod(make_reducer), "__module__": base.__module__}
-        created = type(f"Distributed{base.__name__}", (DistributedOptimizer, base), members)
+        created = type(f"Distributed{base.__name__}", (mixin, base), members)
         _classes[key] = keras.saving.register_keras_serializable(package)(created)
     return _classes[key]
 
 
-def distribute(optimizer: Any, options: Options, make_reducer: MakeReducer, package: str) -> Any:
+def built_in() -> list[type]:
+    """Keras's own optimizers that can be distributed."""
+    optimizer = keras.optimizers.Optimizer
+    around = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
+    found = [c for c in vars(keras.optimizers).values() if isinstance(c, type)]
+    return [c for c in found if issubclass(c, optimizer) and c not in (optimizer, *around)]
+
+
+def distribute(
+    optimizer: Any,
+    options: Options,
+    make_reducer: MakeReducer,
+    package: str,
+    mixin: type[DistributedOptimizer] = DistributedOptimizer,
+) -> Any:
     """Makes `optimizer` itself exchange its gradients.
 
     The object keeps its state and all that its class does; only its class is replaced by one that
@@ -53,25 +72,29 @@ def distribute(optimizer: Any, options: Options, make_reducer: MakeReducer, pack
             "can't be distributed: use one optimizer for all variables"
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        inner = _exchanging(optimizer.inner_optimizer, options, make_reducer, package)
+        inner = _exchanging(optimizer.inner_optimizer, options, make_reducer, package, mixin)
         inner.scaled_by_gradcomp = True
         optimizer.__class__ = LossScaleOptimizer
         return optimizer
-    distributed = _exchanging(optimizer, options, make_reducer, package)
+    distributed = _exchanging(optimizer, options, make_reducer, package, mixin)
     if keras.config.dtype_policy().name == "mixed_float16":
         return LossScaleOptimizer(distributed)
     return distributed
 
 
 def _exchanging(
-    optimizer: Any, options: Options, make_reducer: MakeReducer, package: str
+    optimizer: Any,
+    options: Options,
+    make_reducer: MakeReducer,
+    package: str,
+    mixin: type[DistributedOptimizer],
 ) -> DistributedOptimizer:
     options, velocities = with_momentum(optimizer, options)
     if options.backward_passes_per_step > 1:
         _accumulate(optimizer, options.backward_passes_per_step)
     xla.keep_train_steps_out(DistributedOptimizer)
     epochs.follow_fit(DistributedOptimizer)
-    optimizer.__class__ = distributed_class(type(optimizer), make_reducer, package)
+    optimizer.__class__ = distributed_class(type(optimizer), make_reducer, package, mixin)
     optimizer._options = options
     if optimizer.built and not live.late:
         optimizer.make_reducer(optimizer._trainable_variables)

@@ -17,7 +17,7 @@ from scenarios_training import data, loss, model, weights_agree
 
 import gradcomp as gc
 import gradcomp.horovod as hvd
-from gradcomp.horovod.optimizer import built_in
+from gradcomp.wrap import built_in
 
 STEPS, ROWS = 4, 24
 schedules = keras.optimizers.schedules

@@ -36,6 +36,8 @@ class HorovodCollective:
     shape and dtype, so that an operation of another size can never be taken for this one.
     """
 
+    in_branches = True
+
     def __init__(self, process_set: Any = hvd.global_process_set) -> None:
         if not hvd.is_initialized():
             raise RuntimeError(

@@ -13,7 +13,7 @@ from gradcomp.horovod.arguments import make_options, refuse_unsupported
 from gradcomp.horovod.collective import reducer_of
 from gradcomp.options import Options
 from gradcomp.reducer import Reducer
-from gradcomp.wrap import distribute, distributed_class
+from gradcomp.wrap import built_in, distribute, distributed_class
 
 _PACKAGE = "gradcomp.horovod"
 
@@ -114,14 +114,6 @@ def _register_built_in() -> None:
     """A model saved by one process names a class that another one has not created yet."""
     for base in built_in():
         distributed_class(base, _reducer, _PACKAGE)
-
-
-def built_in() -> list[type]:
-    """Keras's own optimizers that can be distributed."""
-    optimizer = keras.optimizers.Optimizer
-    around = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
-    found = [c for c in vars(keras.optimizers).values() if isinstance(c, type)]
-    return [c for c in found if issubclass(c, optimizer) and c not in (optimizer, *around)]
 
 
 _register_built_in()

@@ -1,0 +1,54 @@
+"""MultiWorkerMirroredStrategy, on two and on four real processes."""
+
+import pytest
+from ranks import values
+from strategies import launch_workers
+
+SCENARIOS = [
+    "loops",
+    "accumulation_overwriting_and_clipping",
+    "fit_says_what_is_missing",
+    "fit_evaluate_and_predict",
+    "one_worker_overflows",
+    "disagreement_is_told_on_all",
+]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return launch_workers("scenarios_workers", 2, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    return launch_workers("scenarios_workers", 4, tmp_path_factory.mktemp("four"))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario_on_two_workers(two, scenario) -> None:
+    values(two, scenario, 2)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[:2])
+def test_scenario_on_four_workers(four, scenario) -> None:
+    values(four, scenario, 4)
+
+
+def test_routes(two, four) -> None:
+    assert values(two, "loops", 2)[0] == ["all_gather"] * 3
+    assert values(four, "loops", 4)[0] == ["all_gather", "two_phase", "two_phase"]
+
+
+def test_what_is_missing_is_named(two) -> None:
+    for told in values(two, "fit_says_what_is_missing", 2):
+        assert "gc.prepare(model)" in told
+
+
+def test_an_overflow_on_one_worker_skips_one_step(two) -> None:
+    assert values(two, "one_worker_overflows", 2) == [(3, 2.0**14)] * 2
+
+
+def test_a_disagreement_is_the_same_on_all(two) -> None:
+    first, second = values(two, "disagreement_is_told_on_all", 2)
+    assert first == second
+    assert "quantize:bits=4" in first and "quantize:bits=8" in first
