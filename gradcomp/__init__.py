@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradcomp._version import __version__
 from gradcomp.codecs import BF16, FP16, Codec, Identity, Quantize, TopK, codec
 from gradcomp.errors import (
+    BatchSizeError,
     CodecError,
     GradcompError,
     MismatchError,
@@ -28,6 +29,7 @@ from gradcomp.plan import Plan
 from gradcomp.policy import Policy
 
 if TYPE_CHECKING:
+    from gradcomp import memory
     from gradcomp.loss_scale import LossScaleOptimizer
     from gradcomp.save_callback import SaveState
     from gradcomp.state import restore_state, save_state
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BF16",
     "FP16",
+    "BatchSizeError",
     "CheckSync",
     "Codec",
     "CodecError",
@@ -54,6 +57,7 @@ __all__ = [
     "__version__",
     "check_sync",
     "codec",
+    "memory",
     "restore_state",
     "save_state",
 ]
@@ -72,4 +76,6 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
+    if name == "memory":
+        return importlib.import_module("gradcomp.memory")
     raise AttributeError(f"module 'gradcomp' has no attribute {name!r}")
