@@ -1,5 +1,10 @@
 """A layer that runs out of memory, for processes that load it by its registered name."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -13,10 +18,16 @@ class Exhausts(keras.layers.Layer):
         self.most = most
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        print("fits")  # what a model prints is no answer
+        print("fits", flush=True)  # what a model prints is no answer
         rows = tf.shape(x)[0]
         wanted = tf.where(rows > self.most, tf.constant(2**50, tf.int64), tf.constant(1, tf.int64))
         return x + tf.random.uniform([wanted])[0]
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Exhausts:
+        # The kernel ends the process that tries sizes, before the one that called.
+        assert Path("/proc/self/oom_score_adj").read_text().strip() == "1000"
+        return cls(**config)
 
     def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "most": self.most}

@@ -492,7 +492,7 @@ def test_which_errors_are_for_want_of_memory(error: Exception, is_memory: bool) 
 
 
 def test_a_real_search_finds_the_batch_that_fits_the_limit() -> None:
-    # Tries 2, 4 and 3. A row's activations take 256 MiB, and the process with TensorFlow 650, give or take 150.
+    # Tries 2, 4 and 3. A row takes 256 MiB, and the process with TensorFlow 650, give or take 150.
     model = keras.Sequential(
         [keras.Input((4096,)), keras.layers.RepeatVector(16384), keras.layers.Dense(1)]
     )
@@ -508,7 +508,7 @@ def test_a_real_search_finds_the_batch_that_fits_the_limit() -> None:
 def test_a_real_search_survives_tensorflows_out_of_memory() -> None:
     layers = [keras.Input((2,)), Exhausts(most=1), keras.layers.Lambda(lambda x: 2 * x)]
     model = keras.Sequential(layers)
-    assert gc.memory.find_batch_size(model, tf.ones((1, 2)), start=2) == 1
+    assert gc.memory.find_batch_size(model, tf.ones((1, 2)), start=2, most=4) == 1
 
 
 def test_a_class_of_ones_own_that_is_not_registered_is_told() -> None:
