@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradcomp._version import __version__
 from gradcomp.codecs import BF16, FP16, Codec, Identity, Quantize, TopK, codec
 from gradcomp.errors import (
+    BatchSizeError,
     CodecError,
     GradcompError,
     MismatchError,
@@ -29,6 +30,7 @@ from gradcomp.policy import Policy
 from gradcomp.warmup import Warmup
 
 if TYPE_CHECKING:
+    from gradcomp import memory
     from gradcomp.distribute.cross_device import CompressedAllReduce
     from gradcomp.distribute.optimizer import DistributedOptimizer
     from gradcomp.distribute.prepare import prepare
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BF16",
     "FP16",
+    "BatchSizeError",
     "CheckSync",
     "Codec",
     "CodecError",
@@ -63,6 +66,7 @@ __all__ = [
     "begin_epoch",
     "check_sync",
     "codec",
+    "memory",
     "prepare",
     "restore_state",
     "save_state",
@@ -86,4 +90,6 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
+    if name == "memory":
+        return importlib.import_module("gradcomp.memory")
     raise AttributeError(f"module 'gradcomp' has no attribute {name!r}")

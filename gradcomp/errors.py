@@ -26,3 +26,7 @@ class OutOfSyncError(GradcompError, RuntimeError):
 
 class MissingDependencyError(GradcompError, ImportError):
     """TensorFlow or Horovod is missing, or of an unsupported version; says what to type."""
+
+
+class BatchSizeError(GradcompError, RuntimeError):
+    """No batch size fits into memory, or trying one failed for another reason."""
