@@ -308,7 +308,8 @@ class Reducer:
         # The sum arrives before the first gradient does. It is taken of a variable, since
         # TensorFlow would fold a collective of constants away.
         mine = self._ones * np.array([v.index not in missing for v in self.plan.variables], "f4")
-        told = self._service.guard(tf.concat([mine, self.epoch.flags()], 0))
+        told = tf.concat([mine, self.epoch.flags()], 0) if self.plan.warmup_epochs else mine
+        told = self._service.guard(told)
         (counts,) = meter.all_reduce([told], average=False, name=f"{self._name}.present")
         numel = len(self.plan.variables)
         return counts[:numel] > 0, self.epoch.stage(counts[numel:], meter.size)

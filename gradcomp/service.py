@@ -35,6 +35,8 @@ class Service:
         """
         if isinstance(gradient, tf.IndexedSlices):
             values = self.guard(gradient.values)
+            if values is gradient.values:
+                return gradient
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         # XLA compiles the steps of a single rank only, which has nobody to send anything.
         if gradient is None or for_xla():

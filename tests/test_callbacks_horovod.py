@@ -55,6 +55,6 @@ def test_check_sync_needs_an_engine(monkeypatch) -> None:
 
     from gradcomp import live
 
-    monkeypatch.setattr(live, "_world", lambda: None)
+    monkeypatch.setattr(live, "_world", lambda ranks: None)
     with pytest.raises(RuntimeError, match=r"hvd\.init"):
         gc.check_sync([])
