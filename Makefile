@@ -9,7 +9,7 @@ help: ## list the targets
 setup: ## create or refresh .venv: TensorFlow, Horovod, the extension (all targets do it)
 	@.ci/setup.sh
 
-demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the table (about 9 minutes)
+demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the table (about 6 minutes)
 	@.venv/bin/python -m bench.demo
 
 test: setup lint sanitize test-tf-versions ## every check and test, with coverage of gradcomp/
