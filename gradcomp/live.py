@@ -25,6 +25,9 @@ late = False
 Reach = Callable[[tuple[int, ...] | None], Collective | None]
 _world: Reach | None = None
 
+# Those of a strategy, where its reducers live; they need no launcher.
+workers: Collective | None = None
+
 # What the program's own training loop said last; None where there is none.
 epoch: int | None = None
 
@@ -80,6 +83,11 @@ def running(ranks: tuple[int, ...] | None = None) -> Collective | None:
     Args:
       ranks: only these, which are a process set; this rank alone where it is none of them.
     """
+    return workers or launched(ranks)
+
+
+def launched(ranks: tuple[int, ...] | None = None) -> Collective | None:
+    """As `running`, of an engine whose ranks a launcher started, outside of any strategy."""
     return None if _world is None else _world(ranks)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -13,13 +15,23 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from scenarios_mirrored import data, distributed, furthest, loss, model, optimizers, residuals
+from scenarios_mirrored import (
+    data,
+    distributed,
+    equal,
+    furthest,
+    loss,
+    model,
+    optimizers,
+    residuals,
+)
 
 import gradcomp as gc
 
 TASK = json.loads(os.environ["TF_CONFIG"])
 WORKERS, INDEX = len(TASK["cluster"]["worker"]), TASK["task"]["index"]
 BATCH = 16
+SHARED = sys.argv[2]  # the folder of this launch
 
 
 def gathered(strategy: Any, value: int) -> list[int]:
@@ -197,11 +209,41 @@ def disagreement_is_told_on_all(strategy: Any) -> str:
     raise AssertionError("workers went on")
 
 
+def state_of_all_workers_goes_on_bit_for_bit(strategy: Any) -> None:
+    """By `gc.save_state`, into one folder; and by a checkpoint of the first worker, read by all."""
+    compression = gc.Quantize(bits=4, block_size=32)
+    net = gc.prepare(compiled(strategy, compression))
+    net.fit(dataset(), verbose=0, shuffle=False)
+    kept = residuals(net.optimizer)
+    assert all(r.any() for r in kept)
+    with tempfile.TemporaryDirectory() as folder:
+        together = Path(SHARED) / "state"
+        gc.save_state(together, model=net)
+        gc.check_sync(net)
+        mine = tf.train.Checkpoint(net=net, opt=net.optimizer).save(f"{folder}/checkpoint")
+        chief = Path(SHARED) / "checkpoint"
+        if INDEX == 0:
+            shutil.copytree(folder, chief)
+        gathered(strategy, 0)  # the others wait for the copy
+        net.fit(dataset(), verbose=0, shuffle=False)
+        expected = net.get_weights()
+        assert gc.restore_state(together, model=net) is not None
+        assert equal(kept, residuals(net.optimizer))
+        net.fit(dataset(), verbose=0, shuffle=False)
+        assert equal(expected, net.get_weights())
+        path = str(chief / Path(mine).name)
+        tf.train.Checkpoint(net=net, opt=net.optimizer).restore(path)
+        assert equal(kept, residuals(net.optimizer))
+        net.fit(dataset(), verbose=0, shuffle=False)
+        assert equal(expected, net.get_weights())
+
+
 ALL = (
     loops,
     accumulation_overwriting_and_clipping,
     fit_says_what_is_missing,
     fit_evaluate_and_predict,
+    state_of_all_workers_goes_on_bit_for_bit,
     one_worker_overflows,
     disagreement_is_told_on_all,
 )

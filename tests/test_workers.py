@@ -9,6 +9,7 @@ SCENARIOS = [
     "accumulation_overwriting_and_clipping",
     "fit_says_what_is_missing",
     "fit_evaluate_and_predict",
+    "state_of_all_workers_goes_on_bit_for_bit",
     "one_worker_overflows",
     "disagreement_is_told_on_all",
 ]

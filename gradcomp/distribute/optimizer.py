@@ -13,6 +13,7 @@ import tensorflow as tf
 from gradcomp import live
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
 from gradcomp.codecs.base import Codec
+from gradcomp.collective import alone
 from gradcomp.distribute.prepare import demand_prepare
 from gradcomp.distribute.reducers import ReplicaReducers
 from gradcomp.distribute.replicas import make_reducer, reducers_of_strategy, unique_name
@@ -72,7 +73,7 @@ def _make_reducer(
         return reducers_of_strategy(variables, options, name)
     if "horovod.tensorflow" in sys.modules:
         importlib.import_module("gradcomp.horovod")  # tells `live` how to reach the ranks
-    return make_reducer(live.world(), variables, options, options.average, name)
+    return make_reducer(live.launched() or alone(), variables, options, options.average, name)
 
 
 demand_prepare()

@@ -9,10 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradcomp import live
 from gradcomp.collective import Collective, alone
 from gradcomp.distribute.mirrored import MirroredCollective
 from gradcomp.distribute.reducers import ReplicaReducers
-from gradcomp.distribute.workers import WorkersCollective
+from gradcomp.distribute.workers import Workers, WorkersCollective
 from gradcomp.options import Options
 from gradcomp.reducer import Reducer
 from gradcomp.warmup import Warmup
@@ -48,6 +49,7 @@ def reducers_of_strategy(
     local = len(strategy.extended.worker_devices)
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         first = strategy.cluster_resolver.task_id * local
+        live.workers = Workers(strategy)
 
         def make(rank: int) -> Reducer:
             return make_reducer(WorkersCollective(strategy, rank), variables, options, False, name)

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 TIMEOUT_S = 600.0  # a worker may trace or save for long; one that is gone is noticed in seconds
@@ -89,15 +90,27 @@ class WorkersCollective:
         return tf.reshape(together, [-1, *tensor.shape[1:]])
 
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
-        workers = self.size // self._local
-        content = tf.constant(list(pickle.dumps(value)), tf.uint8)
-        length = tf.constant([content.shape[0]], tf.int32)
-        lengths = _gather(length, workers, _WORKERS_GROUP, f"{name}.length").numpy()
-        padded = _to_words(_pad(content, int(lengths.max())))
-        gathered = _to_bytes(_gather(padded, workers, _WORKERS_GROUP, name)).numpy()
-        rows = gathered.reshape(workers, -1)
-        objects = [pickle.loads(r[:n].tobytes()) for r, n in zip(rows, lengths, strict=True)]
+        objects = _gather_objects(value, self.size // self._local, name)
         return [one for one in objects for _ in range(self._local)]
+
+
+class Workers(WorkersCollective):
+    """The workers themselves, whatever replicas they have: for what each of them does once."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        super().__init__(strategy, strategy.cluster_resolver.task_id)
+        self.size //= self._local
+        self._local = 1
+
+
+def _gather_objects(value: Any, workers: int, name: str) -> list[Any]:
+    content = tf.constant(np.frombuffer(pickle.dumps(value), np.uint8))
+    length = tf.constant([content.shape[0]], tf.int32)
+    lengths = _gather(length, workers, _WORKERS_GROUP, f"{name}.length").numpy()
+    padded = _to_words(_pad(content, int(lengths.max())))
+    gathered = _to_bytes(_gather(padded, workers, _WORKERS_GROUP, name)).numpy()
+    rows = gathered.reshape(workers, -1)
+    return [pickle.loads(r[:n].tobytes()) for r, n in zip(rows, lengths, strict=True)]
 
 
 def _gather(words: tf.Tensor, size: int, group: int, name: str) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The examples, started as docs/horovod.md says."""
+"""The examples, started as the docs say."""
 
 import os
 import subprocess
@@ -45,6 +45,17 @@ def test_example_learns_on_two_ranks(script, options) -> None:
     horovodrun = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
     told = run(*horovodrun, sys.executable, f"examples/{script}", *options)
     assert accuracy_in(told) > 0.5, told
+
+
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        ("mirrored_fit.py", ["--epochs", "1", "--images", "3200"]),
+        ("mirrored_loop.py", ["--steps", "120"]),
+    ],
+)
+def test_example_learns_on_two_replicas(script, options) -> None:
+    assert accuracy_in(run(sys.executable, f"examples/{script}", *options)) > 0.5
 
 
 def accuracy_in(told: str) -> float:
