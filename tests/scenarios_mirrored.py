@@ -297,6 +297,33 @@ def fits_follow_each_other(strategy: Any) -> None:
     assert replicas_agree(net)
 
 
+def message_of(error: type[Exception], work: Callable[[], Any]) -> str:
+    try:
+        work()
+    except error as told:
+        return str(told)
+    raise AssertionError(f"no {error.__name__}")
+
+
+def what_cannot_work_says_so(strategy: Any) -> None:
+    def built_here(compression: Any, **options: Any) -> Any:
+        with strategy.scope():
+            net = model()
+            opt = gc.DistributedOptimizer(optimizers.SGD(0.1, momentum=0.9), compression, **options)
+            opt.build(net.trainable_variables)
+        return net, opt
+
+    told = message_of(ValueError, lambda: built_here(gc.Warmup("topk:density=0.01")))
+    assert "gc.Warmup can't be used under a tf.distribute strategy" in told
+    net, opt = built_here("fp16")
+    gradients = [tf.zeros(v.shape) for v in net.trainable_variables]
+    with strategy.scope():
+        told = message_of(RuntimeError, lambda: opt.apply(gradients, net.trainable_variables))
+    assert "strategy.run" in told
+    told = message_of(RuntimeError, lambda: opt.apply(gradients, net.trainable_variables))
+    assert "strategy.scope()" in told
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
@@ -308,5 +335,6 @@ SCENARIOS = {
         an_embedding_and_an_unused_layer_in_a_loop,
         checkpoints_hold_every_replicas_residuals,
         fits_follow_each_other,
+        what_cannot_work_says_so,
     )
 }
