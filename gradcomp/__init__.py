@@ -32,6 +32,7 @@ from gradcomp.warmup import Warmup
 if TYPE_CHECKING:
     from gradcomp import memory
     from gradcomp.distribute.cross_device import CompressedAllReduce
+    from gradcomp.distribute.functions import all_reduce
     from gradcomp.distribute.optimizer import DistributedOptimizer
     from gradcomp.distribute.prepare import prepare
     from gradcomp.epochs import begin_epoch
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from gradcomp.save_callback import SaveState
     from gradcomp.state import restore_state, save_state
     from gradcomp.sync import CheckSync, check_sync
+    from gradcomp.tensors import FeedbackState
 
 __all__ = [
     "BF16",
@@ -49,6 +51,7 @@ __all__ = [
     "CodecError",
     "CompressedAllReduce",
     "DistributedOptimizer",
+    "FeedbackState",
     "GradcompError",
     "Identity",
     "LossScaleOptimizer",
@@ -63,6 +66,7 @@ __all__ = [
     "TopK",
     "Warmup",
     "__version__",
+    "all_reduce",
     "begin_epoch",
     "check_sync",
     "codec",
@@ -80,6 +84,8 @@ _LAZY = {
     "LossScaleOptimizer": "gradcomp.loss_scale",
     "SaveState": "gradcomp.save_callback",
     "begin_epoch": "gradcomp.epochs",
+    "FeedbackState": "gradcomp.tensors",
+    "all_reduce": "gradcomp.distribute.functions",
     "check_sync": "gradcomp.sync",
     "prepare": "gradcomp.distribute.prepare",
     "restore_state": "gradcomp.state",

@@ -93,7 +93,7 @@ def biased_without_state_warns_once() -> None:
         hvd.allreduce(values_of(hvd.rank()), compression=gc.Quantize(bits=8))
     told = [str(w.message) for w in caught if "biased" in str(w.message)]
     assert len(told) == 1
-    assert "state=hvd.FeedbackState()" in told[0]
+    assert "state=gc.FeedbackState()" in told[0]
 
 
 def in_a_graph_calls_do_not_collide() -> None:
@@ -156,6 +156,29 @@ def what_cannot_be_done_is_refused_by_name() -> list[str]:
     return told
 
 
+def all_reduce_is_allreduce() -> None:
+    """`gc.all_reduce` finds Horovod by itself, and `gc.DistributedOptimizer` does too."""
+    x = values_of(hvd.rank())
+    for codec in (None, "fp16"):
+        mine = gc.all_reduce([x, {"first": x[0]}], codec)
+        # With what a tensor travels decides in which order a ring adds, and where a chunk ends.
+        alone = hvd.allreduce(x, compression=codec)
+        np.testing.assert_allclose(mine[0], alone, atol=1e-6 if codec is None else 2e-3)
+        everyones = hvd.allgather_object(mine[0].numpy().tobytes())
+        assert len(set(everyones)) == 1
+        np.testing.assert_allclose(mine[1]["first"], mean_of_all()[0], atol=2e-3)
+    state = gc.FeedbackState()
+    applied = sum(gc.all_reduce(x, "topk:density=0.3", state=state).numpy() for _ in range(12))
+    assert np.abs(applied / 12 - mean_of_all()).max() < np.abs(mean_of_all()).max()
+    assert state.reducer.residuals[0].numpy().any()
+    opt = gc.DistributedOptimizer(keras.optimizers.SGD(1.0), "fp16")
+    variable = keras.Variable(np.zeros(x.shape, np.float32))
+    opt.build([variable])
+    opt.apply([x], [variable])
+    np.testing.assert_allclose(variable, -mean_of_all(), atol=2e-3)
+    assert opt.plan.world_size == hvd.size()
+
+
 def broadcast_takes_keras_variables() -> None:
     v, w = keras.Variable(float(hvd.rank())), tf.Variable([hvd.rank() + 5.0])
     hvd.broadcast_variables([v, w], root_rank=1)
@@ -176,6 +199,7 @@ SCENARIOS = {
         a_group_is_one_payload,
         a_policy_decides_by_the_tensors_name,
         what_cannot_be_done_is_refused_by_name,
+        all_reduce_is_allreduce,
         broadcast_takes_keras_variables,
     )
 }

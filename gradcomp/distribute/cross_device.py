@@ -115,7 +115,7 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, tf.train.experimental.Py
     def _reducers_of(self, optimizer: Any) -> ReplicaReducers:
         if optimizer not in self._reducers:
             made = reducers_of_strategy(
-                optimizer._trainable_variables, self._options, unique_name()
+                optimizer._trainable_variables, self._options, unique_name("hook")
             )
             assert isinstance(made, ReplicaReducers)  # a single replica reduces nothing
             self._reducers[optimizer] = made

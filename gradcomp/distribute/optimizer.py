@@ -68,12 +68,12 @@ def DistributedOptimizer(
 def _make_reducer(
     variables: Sequence[Any], options: Options, before: Reducer | None
 ) -> Reducer | ReplicaReducers:
-    name = unique_name()
+    name = unique_name("distributed")
     if tf.distribute.has_strategy():
         return reducers_of_strategy(variables, options, name)
     if "horovod.tensorflow" in sys.modules:
         importlib.import_module("gradcomp.horovod")  # tells `live` how to reach the ranks
-    return make_reducer(live.launched() or alone(), variables, options, options.average, name)
+    return make_reducer(variables, options, name, live.launched() or alone(), name)
 
 
 demand_prepare()

@@ -57,12 +57,15 @@ class ReplicaReducers:
         return self._first.plan
 
     retired = False  # a strategy's replicas never change
-    average = False  # Keras has divided the loss
 
     @property
     def epoch(self) -> Epoch:
         """Of the first replica: none of them warms up."""
         return self._first.epoch
+
+    @property
+    def average(self) -> bool:
+        return self._first.average
 
     @property
     def alone(self) -> bool:

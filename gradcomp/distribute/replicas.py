@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +20,18 @@ from gradcomp.options import Options
 from gradcomp.reducer import Reducer
 from gradcomp.warmup import Warmup
 
-_ordinals = itertools.count()
+_ordinals: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
 
-def unique_name() -> str:
+def unique_name(kind: str) -> str:
     """A prefix for one reducer's operations: workers that run the same program get the same one."""
-    return f"gradcomp.optimizer{next(_ordinals)}"
+    return f"gradcomp.{kind}{next(_ordinals[kind])}"
 
 
 def reducers_of_strategy(
     variables: Sequence[Any], options: Options, name: str
 ) -> Reducer | ReplicaReducers:
-    """One reducer for each replica of this process; a single replica's exchanges nothing.
+    """Reducers of gradients for the replicas of this process.
 
     Gradients are summed, since Keras has divided the loss by the number of replicas.
 
@@ -37,52 +39,63 @@ def reducers_of_strategy(
       TypeError: a strategy whose replicas can't exchange payloads.
       ValueError: a warm-up, whose stages are branches of a graph, in which replicas can't meet.
     """
-    strategy = tf.distribute.get_strategy()
     if isinstance(options.policy, Warmup):
         raise ValueError(
             "gc.Warmup can't be used under a tf.distribute strategy, in whose branches replicas "
             "can't exchange anything: use the codec itself, or Horovod"
         )
-    size = strategy.num_replicas_in_sync
-    if size == 1 and not isinstance(strategy, _REFUSED):
-        return make_reducer(alone(), variables, options, False, name)
+    make = functools.partial(make_reducer, variables, replace(options, average=False), name)
+    return replica_reducers(make, name)
+
+
+def replica_reducers(
+    make: Callable[[Collective, str], Reducer], name: str
+) -> Reducer | ReplicaReducers:
+    """One reducer for each replica of this process; a single replica's exchanges nothing.
+
+    Args:
+      make: makes one of what carries its bytes, and of the key under which its state is saved.
+
+    Raises:
+      TypeError: a strategy whose replicas can't exchange payloads.
+    """
+    strategy = tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync == 1 and not isinstance(strategy, _REFUSED):
+        return make(alone(), name)
     local = len(strategy.extended.worker_devices)
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         first = strategy.cluster_resolver.task_id * local
+        engine: Callable[[Any, int], Collective] = WorkersCollective
         live.workers = Workers(strategy)
-
-        def make(rank: int) -> Reducer:
-            return make_reducer(WorkersCollective(strategy, rank), variables, options, False, name)
-
     elif isinstance(strategy, tf.distribute.MirroredStrategy):
-        first = 0
-
-        def make(rank: int) -> Reducer:
-            return make_reducer(MirroredCollective(strategy, rank), variables, options, False, name)
-
+        first, engine = 0, MirroredCollective
     else:
         raise TypeError(
             f"gradcomp can't exchange gradients under {type(strategy).__name__}: use "
             "MirroredStrategy, MultiWorkerMirroredStrategy, or Horovod"
         )
-    return ReplicaReducers(strategy, make, range(first, first + local))
+    return ReplicaReducers(
+        strategy,
+        lambda rank: make(engine(strategy, rank), f"{name}.replica{rank}"),
+        range(first, first + local),
+    )
 
 
 _REFUSED = (tf.distribute.TPUStrategy, tf.distribute.ParameterServerStrategy)
 
 
 def make_reducer(
-    collective: Collective, variables: Sequence[Any], options: Options, average: bool, name: str
+    variables: Sequence[Any], options: Options, name: str, collective: Collective, key: str
 ) -> Reducer:
-    """One reducer over `collective`; shakes hands."""
+    """One reducer of the variables' gradients over `collective`; shakes hands."""
     plan = options.policy.plan(variables, collective.size, options.bucket_bytes)
     return Reducer(
         replace(plan, momentum=options.momentum is not None),
         collective,
-        average=average,
+        average=options.average,
         error_feedback=bool(options.error_feedback),
         momentum=options.momentum,
         seed=options.seed,
         name=name,
-        key=f"{name}.replica{collective.rank}" if collective.size > 1 else name,
+        key=key,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +10,6 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from gradcomp.bucket import VariableSpec
-from gradcomp.codecs.base import Codec, codec
 from gradcomp.horovod.arguments import (
     Compression,
     as_average,
@@ -25,9 +22,9 @@ from gradcomp.horovod.arguments import (
 from gradcomp.horovod.collective import make_reducer, unique_name
 from gradcomp.horovod.groups import known_process_set
 from gradcomp.options import Options
-from gradcomp.plan import Plan, describe
-from gradcomp.policy import Policy, disabled
+from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer
+from gradcomp.tensors import FeedbackState, is_sliced, operation_name, plan_of, warn_biased
 
 __all__ = [
     "Compression",
@@ -61,19 +58,6 @@ def as_tensor(value: Any) -> Any:
     if isinstance(value, tf.Tensor | tf.Variable | tf.IndexedSlices):
         return value
     return tf.convert_to_tensor(value)
-
-
-class FeedbackState:
-    """What error feedback keeps between calls of `allreduce` for the same tensors.
-
-    Make one for each tensor, or group of tensors, that is reduced again and again:
-
-      >>> state = hvd.FeedbackState()
-      >>> mean = hvd.allreduce(tensor, compression=gc.TopK(density=0.01), state=state)
-    """
-
-    def __init__(self) -> None:
-        self.reducer: Reducer | None = None
 
 
 def allreduce(
@@ -177,11 +161,11 @@ def grouped_allreduce(
             f"rank {hvd.rank()} is not in the process set of ranks {process_set.ranks}: call "
             "allreduce on its members only"
         )
-    tensors = [t if _is_sliced(t) else tf.convert_to_tensor(t) for t in tensors]
-    plan = _plan(tensors, chosen, name, process_set.size())
+    tensors = [t if is_sliced(t) else tf.convert_to_tensor(t) for t in tensors]
+    plan = plan_of(tensors, chosen, name, process_set.size())
     if state is None:
-        _warn_biased(plan)
-    reducer = _reducer(plan, options, state, _operation_name(tensors, name))
+        warn_biased(plan)
+    reducer = _reducer(plan, options, state, operation_name(tensors, name))
     return reducer.reduce(tensors).gradients
 
 
@@ -203,56 +187,3 @@ def _reducer(plan: Plan, options: Options, state: FeedbackState | None, name: st
             f"for each.\nIt was made for:\n{state.reducer.plan}\nand is used for:\n{plan}"
         )
     return state.reducer
-
-
-def _plan(
-    tensors: Sequence[tf.Tensor], chosen: Policy | Codec | str | None, name: Any, size: int
-) -> Plan:
-    specs = []
-    labels = [name or f"tensor_{i}" for i in range(len(tensors))]
-    for label, tensor in zip(labels, tensors, strict=True):
-        if _is_sliced(tensor) and not tensor.shape.is_fully_defined():
-            raise ValueError(
-                f"{label} is tf.IndexedSlices whose dense_shape is not known before a step runs, "
-                "and a residual or a plan needs it: give it a constant dense_shape"
-            )
-    for i, (_, shape, dtype) in enumerate(describe(tensors)):
-        if isinstance(chosen, Policy):
-            one = chosen.codec_for(labels[i], shape, dtype)
-        else:
-            one = None if disabled() else codec(chosen)
-        if one is not None and dtype not in ("float32", "float16", "bfloat16"):
-            raise TypeError(
-                f"{labels[i]} has dtype {dtype}; {one.spec} compresses float32, float16 and "
-                "bfloat16: cast it, or pass compression=None"
-            )
-        # Slices and tensors of the same shape are not exchanged alike, and need two reducers.
-        path = f"{labels[i]} (slices)" if _is_sliced(tensors[i]) else labels[i]
-        specs.append(VariableSpec(i, path, shape, dtype, one))
-    return Plan(tuple(specs), size)
-
-
-def _is_sliced(tensor: Any) -> bool:
-    return isinstance(tensor, tf.IndexedSlices)
-
-
-def _operation_name(tensors: Sequence[tf.Tensor], name: str | None) -> str:
-    """Two calls in one graph may run at once, and need two names; eager calls never do."""
-    if name is None and not tf.executing_eagerly():
-        name = tensors[0].name.replace(":", "_").replace("/", "_")
-    return f"gradcomp.allreduce.{name or 'eager'}"
-
-
-_said_biased: set[str] = set()
-
-
-def _warn_biased(plan: Plan) -> None:
-    for v in plan.variables:
-        if v.codec is None or v.codec.unbiased() or v.codec.spec in _said_biased:
-            continue
-        _said_biased.add(v.codec.spec)
-        warnings.warn(
-            f"{v.codec.spec} is biased and allreduce has no state to keep what it drops, so the "
-            "error adds up over steps; pass state=hvd.FeedbackState()",
-            stacklevel=4,
-        )
