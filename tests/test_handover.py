@@ -91,7 +91,7 @@ def test_new_ranks_alone_start_empty() -> None:
 def test_other_variables_and_operations_are_refused() -> None:
     before, _ = train(2, CODECS["top-k"], True)
     with pytest.raises(StateError, match="op=Average and now has op=Sum"):
-        handed(1, [residuals.take(before[0])], CODECS["top-k"], False)
+        handed(2, [residuals.take(r) for r in before], CODECS["top-k"], False)
 
 
 def test_residuals_are_scaled_by_what_each_survivor_knows_of_the_ranks_before() -> None:
