@@ -17,11 +17,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:there is one process only")
 CHECKS = {name: check for name, check in all_checks() if not name.endswith("compiled]")}
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("check", CHECKS)
+# One rank compresses nothing, so that there is no state to keep.
+RUNS = [
+    (check, size)
+    for check in CHECKS
+    for size in (1, 2, 3, 4)
+    if (check, size) != ("absent_variables_keep_their_state", 1)
+]
+
+
+@pytest.mark.parametrize(("check", "size"), RUNS)
 def test_check(check: str, size: int) -> None:
-    if size == 1 and check == "absent_variables_keep_their_state":
-        pytest.skip("one rank compresses nothing")
     LocalCollective(size).run(lambda rank: CHECKS[check](rank, "test"))
 
 
