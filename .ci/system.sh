@@ -14,6 +14,7 @@ command -v g++ >/dev/null || required+=(g++)
 command -v make >/dev/null || required+=(make)
 [[ -d /usr/share/datasets/fashion-mnist ]] || optional+=(dataset-fashion-mnist)
 command -v ip >/dev/null || optional+=(iproute2)
+command -v mpicxx >/dev/null || optional+=(libopenmpi-dev openmpi-bin)
 
 missing=("${required[@]}" "${optional[@]}")
 ((${#missing[@]})) || exit 0
