@@ -285,7 +285,7 @@ def _check_tensors(tested: Codec) -> None:
             return encoded, payload, residual, tested.decode(encoded, numel)
 
         spec = tf.TensorSpec([numel], tf.float32)
-        graph = tf.function(run).get_concrete_function(spec, spec)
+        graph = tf.function(run, autograph=False).get_concrete_function(spec, spec)
         shapes = [tensor.shape for tensor in graph.structured_outputs]
         size = tested.payload_size(numel)
         if shapes != [(size,), (size,), (numel,), (numel,)]:

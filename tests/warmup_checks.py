@@ -160,7 +160,9 @@ def momentum_is_that_of_the_oracle(
         ),
     )
     reducer = Reducer(plan, rank, average=average, momentum=momentum, name=name)
-    reduce = tf.function(lambda g: reducer.reduce(g).gradients) if compiled else None
+    reduce = (
+        tf.function(lambda g: reducer.reduce(g).gradients, autograph=False) if compiled else None
+    )
     oracle = Oracle(momentum, rank.size, average, codec, dense)
     for step in range(5):
         everyones = [gradients_of(r, step) for r in range(rank.size)]

@@ -39,7 +39,7 @@ def broadcast_variables(
     described = [(v.name, tuple(v.shape), v.dtype.name) for v in flat]
     _compare(allgather_object(described, process_set=process_set))
 
-    @tf.function
+    @tf.function(autograph=False)
     def assign() -> None:
         for index, variable in enumerate(flat):
             # Horovod has no bfloat16; bits are bits.
