@@ -29,7 +29,7 @@ def step_with(spec: str, tensors: int, bucket_bytes: int) -> tuple[tf.Graph, Pla
     variables = [tf.Variable(np.ones((40, 40), np.float32), name=f"v{i}") for i in range(tensors)]
     variables.append(tf.Variable(np.ones(3, np.float32), name="bias"))
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(x):
         with tf.GradientTape() as tape:
             value = tf.add_n([tf.reduce_sum(v * v * x) for v in variables])
