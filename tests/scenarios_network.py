@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -9,12 +11,14 @@ from scenarios_training import data, loss, model
 
 import gradcomp as gc
 import gradcomp.horovod as hvd
+from bench.allreduce.worker import compare
 from bench.hosts import sent_bytes
 from gradcomp import live
 
 ROUTES = {"topk:density=0.1": "all_gather", "quantize:bits=4": "two_phase"}
 EXCHANGES = 4
 NUMEL = 8 << 20
+COMPARED = ["Horovod float32", "none", "4-bit", "top-k 1 %"]
 
 
 def training() -> None:
@@ -56,7 +60,13 @@ def exchanges(spec: str) -> dict[str, int]:
     }
 
 
+def all_reduces_are_compared() -> dict[str, Any]:
+    """As bench/allreduce does it, which verifies each method first."""
+    return compare("small", COMPARED, rounds=1)
+
+
 SCENARIOS = {
     "training": training,
+    "all_reduces_are_compared": all_reduces_are_compared,
     **{spec: (lambda spec=spec: exchanges(spec)) for spec in ROUTES},
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ranks import PROGRAM, collect, environment, values
-from scenarios_network import EXCHANGES, ROUTES
+from scenarios_network import COMPARED, EXCHANGES, ROUTES
 
 from bench.hosts import Hosts, HostsUnavailableError
 
@@ -50,6 +50,21 @@ def test_counted_bytes_are_those_of_each_hosts_interface_within_5_percent(outcom
         assert rank["payload"] > 2**20
         assert rank["counted"] > EXCHANGES * rank["payload"]
         assert rank["interface"] == pytest.approx(rank["counted"], rel=0.05)
+
+
+def test_all_reduces_are_compared(outcomes) -> None:
+    """Bytes are those of the plan, or of Horovod's ring over all 300 tensors of 4,096."""
+    told, *others = values(outcomes, "all_reduces_are_compared", RANKS)
+    assert all(other["sent"] == told["sent"] for other in others)
+    assert list(told["times"]) == list(told["sent"]) == COMPARED
+    assert 0.5e8 < told["goodput"] < 1.3e8
+    ring = 2 * (RANKS - 1) / RANKS * 300 * 4096 * 4
+    assert told["sent"]["Horovod float32"] == pytest.approx(ring, rel=0.3)
+    assert told["sent"]["none"] == pytest.approx(told["planned"]["none"], rel=0.05)
+    assert told["planned"]["none"] == pytest.approx(ring, rel=0.01)
+    assert told["planned"]["none"] / told["planned"]["4-bit"] > 7
+    assert told["sent"]["none"] / told["sent"]["4-bit"] > 5
+    assert told["kernels"]["4-bit"] > 0
 
 
 def test_a_failed_rank_ends_the_others_and_says_what_it_wrote(hosts) -> None:

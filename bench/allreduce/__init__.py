@@ -1,0 +1,1 @@
+"""Time of a whole compressed all-reduce between hosts, on links of given speeds."""

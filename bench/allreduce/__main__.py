@@ -1,0 +1,147 @@
+"""Times whole compressed all-reduces between hosts joined by shaped links, beside Horovod's own.
+
+Hosts are network namespaces of this machine, which need root; without, ranks run on the loopback
+interface, where no link is the bottleneck, and the table says so. Every method is verified before
+it is timed: ranks hold the same bits, and what is missing is in the residuals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.allreduce.models import MODELS
+from bench.allreduce.report import table, write_lines, write_plot
+from bench.allreduce.rows import LINKS, MARK, METHODS, Case, Row, judge
+from bench.hosts import Hosts, HostsUnavailableError
+
+_TIMEOUT = 900  # seconds a case
+QUICK = (Case("1gbit", 2, "resnet50"), Case("1gbit", 4, "resnet50"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0 if every row keeps what is asked of it."""
+    arguments = _parse(argv)
+    console = Console(highlight=False)
+    if not console.is_terminal:  # a file or a pipe has no width of its own
+        console = Console(highlight=False, width=120)
+    cases = QUICK if arguments.quick else _all_cases(arguments)
+    rows: list[Row] = []
+    loopback: set[Case] = set()
+    for case in cases:
+        try:
+            told, case = _run(case, arguments.rounds, console)
+        except RuntimeError as error:
+            console.print(f"{case}: {error}", markup=False, soft_wrap=True)
+            return 1
+        if case in loopback:
+            continue  # without root, all links are the same
+        loopback |= {case} if case.link == "loopback" else set()
+        found = _rows(case, told)
+        rows += found
+        console.print(table(case, found, judge(found)))
+    verdicts = judge(rows)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    lines, picture = arguments.out / "allreduce.jsonl", arguments.out / "allreduce.png"
+    write_lines(rows, verdicts, lines)
+    write_plot(rows, verdicts, picture)
+    console.print(f"Wrote {lines} and {picture}.", soft_wrap=True)
+    for row, verdict in zip(rows, verdicts, strict=True):
+        for fault in verdict.faults:
+            where = f"{row.method}, {row.case.model}, {row.case.ranks} × {row.case.link}"
+            console.print(f"NOT reached: {where}: {fault}", markup=False, soft_wrap=True)
+    return 1 if any(verdict.faults for verdict in verdicts) else 0
+
+
+def _all_cases(arguments: argparse.Namespace) -> list[Case]:
+    return [
+        Case(link, ranks, model)
+        for model in arguments.model
+        for ranks in arguments.ranks
+        for link in arguments.link
+    ]
+
+
+def _run(case: Case, rounds: int, console: Console) -> tuple[dict[str, Any], Case]:
+    """What the ranks found, and where they really were."""
+    settings = {"model": case.model, "labels": [m.label for m in METHODS], "rounds": rounds}
+    program = [sys.executable, "-m", "bench.allreduce.worker", json.dumps(settings)]
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "GRADCOMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    console.print(f"{case.model}, {case.ranks} ranks, {case.link} ...")
+    rate = None if case.link == "unshaped" else case.link
+    try:
+        with Hosts(case.ranks, rate=rate) as hosts:
+            outputs = hosts.run(program, env=environment, timeout=_TIMEOUT)
+    except HostsUnavailableError as error:
+        console.print(
+            f"{error}. Hosts with links of their own need root and the commands ip and tc "
+            "(apt-get install iproute2); running on the loopback interface instead.",
+            markup=False,
+            soft_wrap=True,
+        )
+        case = Case("loopback", case.ranks, case.model)
+        outputs = [_on_loopback(program, case.ranks, environment)]
+    told = [line for output in outputs for line in output.splitlines() if MARK in line]
+    return json.loads(told[0].split(MARK, 1)[1]), case
+
+
+def _on_loopback(program: list[str], ranks: int, environment: dict[str, str]) -> str:
+    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), "--gloo"]
+    done = subprocess.run(
+        [*launcher, "--network-interfaces", "lo", *program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"ranks failed:\n{(done.stdout + done.stderr)[-4000:]}")
+    return done.stdout
+
+
+def _rows(case: Case, told: dict[str, Any]) -> list[Row]:
+    return [
+        Row(
+            case,
+            label,
+            tuple(times),
+            told["sent"][label],
+            told["planned"].get(label, 0),
+            told["goodput"],
+            told["kernels"].get(label, 0.0),
+        )
+        for label, times in told["times"].items()
+    ]
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.allreduce",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="ResNet-50 at 1 Gbit/s only")
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4], help="default: 2 4")
+    parser.add_argument("--link", nargs="+", choices=LINKS, default=list(LINKS))
+    parser.add_argument("--rounds", type=int, default=7, help="timed steps a method, default 7")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="default: results")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

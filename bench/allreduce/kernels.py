@@ -1,0 +1,62 @@
+"""CPU time of the kernels alone that a rank runs in one step, on warm buffers."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import numpy as np
+
+from gradcomp.bucket import Bucket
+from gradcomp.codecs.kernel import KernelCodec
+from gradcomp.kernels import load_native
+from gradcomp.plan import Plan
+
+_ROUNDS = 3
+_RNG = (0, 0, 0, 0)
+
+
+def kernel_seconds(plan: Plan) -> float:
+    """Of the first rank; uncompressed buckets need none of ours."""
+    return sum(_of_bucket(bucket, plan.world_size) for bucket in plan.buckets if bucket.codec)
+
+
+def _of_bucket(bucket: Bucket, ranks: int) -> float:
+    codec = bucket.codec
+    if not isinstance(codec, KernelCodec):
+        raise TypeError(f"{codec} has no native kernel that could be timed alone")
+    native, rng = load_native(), np.random.default_rng(0)
+    encoder = native.Codec(*codec.kernel_params(True))
+    decoder = native.Codec(*codec.kernel_params(False))
+    segments = np.ascontiguousarray(bucket.segments, np.int64)
+    gradients = [rng.standard_normal(v.numel, np.float32) for v in bucket.variables]
+    residuals = [np.zeros(v.numel, np.float32) for v in bucket.variables]
+    outputs = [np.empty(v.numel, np.float32) for v in bucket.variables]
+    payload = np.empty(bucket.payload_bytes, np.uint8)
+    times = [_timed(native.encode, encoder, gradients, residuals, segments, _RNG, payload)]
+    if bucket.route == "two_phase":
+        chunk = bucket.chunks[0]
+        rows = np.ascontiguousarray(chunk.segments, np.int64)
+        received = np.tile(payload[: chunk.payload_bytes], ranks)
+        kept = np.zeros(chunk.numel, np.float32)
+        part = np.empty(chunk.payload_bytes, np.uint8)
+        one = 1.0 / ranks
+        times += [
+            _timed(native.reduce, encoder, received, ranks, kept, rows, _RNG, one, part),
+            _timed(native.decode, decoder, payload, 1, segments, 1.0, outputs),
+        ]
+    else:
+        everyones = np.tile(payload, ranks)
+        times += [_timed(native.decode, decoder, everyones, ranks, segments, 1 / ranks, outputs)]
+    return sum(times)
+
+
+def _timed(kernel, *arguments) -> float:  # type: ignore[no-untyped-def]
+    """Median seconds of a call, after one that touches the memory."""
+    kernel(*arguments)
+    times = []
+    for _ in range(_ROUNDS):
+        begun = time.perf_counter()
+        kernel(*arguments)
+        times.append(time.perf_counter() - begun)
+    return median(times)
