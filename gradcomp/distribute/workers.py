@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gradcomp.distribute import lost
+
 TIMEOUT_S = 600.0  # a worker may trace or save for long; one that is gone is noticed in seconds
 
 # Of the groups of all replicas and of all workers; TensorFlow counts its own up from 1.
@@ -104,6 +106,11 @@ class Workers(WorkersCollective):
 
 
 def _gather_objects(value: Any, workers: int, name: str) -> list[Any]:
+    with lost.told():
+        return _gathered(value, workers, name)
+
+
+def _gathered(value: Any, workers: int, name: str) -> list[Any]:
     content = tf.constant(np.frombuffer(pickle.dumps(value), np.uint8))
     length = tf.constant([content.shape[0]], tf.int32)
     lengths = _gather(length, workers, _WORKERS_GROUP, f"{name}.length").numpy()
