@@ -6,6 +6,7 @@ worker 0 in a loop of one's own. The scenarios are the second, in the same folde
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -72,7 +73,8 @@ def fit_until_a_death(strategy: Any) -> None:
             shutil.copytree(FOLDER / f"backup{INDEX}", FOLDER / f"older{INDEX}")
 
     keep = keras.callbacks.LambdaCallback(on_epoch_end=keep_the_first)
-    fit(network(strategy), "backup", keep, Die(1, KILLED_AFTER))
+    save = gc.SaveState(FOLDER / "of_fit", EVERY)
+    fit(network(strategy), "backup", keep, save, Die(1, KILLED_AFTER))
 
 
 def backup_and_restore_goes_on_bit_for_bit(strategy: Any) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def loop_until_a_death(strategy: Any) -> None:
 
 
 def both_ways_of_a_loop_go_on_bit_for_bit(strategy: Any) -> dict[str, Any]:
-    of_state = network(strategy)  # the first that the program makes, as when it was saved
+    of_state = first(strategy)
     done = [gc.restore_state(FOLDER / "state", model=of_state)]
     undisturbed, of_checkpoint = built(strategy), built(strategy)
     checkpoint = checkpoint_of(of_checkpoint)
@@ -178,10 +180,25 @@ def both_ways_of_a_loop_go_on_bit_for_bit(strategy: Any) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def first(strategy: Any) -> keras.Model:
+    """The first that this process makes: state finds its optimizer by their order."""
+    return network(strategy)
+
+
+def saved_state_of_fit_goes_on_bit_for_bit(strategy: Any) -> dict[str, Any]:
+    net = first(strategy)
+    done = gc.restore_state(FOLDER / "of_fit", model=net)
+    batches = dataset().repeat(EPOCHS).skip(done)
+    net.fit(batches, verbose=0, callbacks=[gc.SaveState(FOLDER / "of_fit", EVERY, done=done)])
+    return {"done": done, "resumed": everything(net)}
+
+
 SCENARIOS = {
     s.__name__: s
     for s in (
         both_ways_of_a_loop_go_on_bit_for_bit,
+        saved_state_of_fit_goes_on_bit_for_bit,
         backups_of_different_epochs_are_refused,
         backup_and_restore_goes_on_bit_for_bit,
     )

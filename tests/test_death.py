@@ -61,6 +61,14 @@ def test_backup_and_restore_goes_on_bit_for_bit(resumed) -> None:
         assert worker["resumed"] == worker["undisturbed"]
 
 
+def test_saved_state_of_fit_goes_on_bit_for_bit(resumed) -> None:
+    ours = values(resumed, "saved_state_of_fit_goes_on_bit_for_bit", 2)
+    theirs = values(resumed, "backup_and_restore_goes_on_bit_for_bit", 2)
+    for worker, other in zip(ours, theirs, strict=True):
+        assert worker["done"] == 9
+        assert worker["resumed"] == other["undisturbed"]
+
+
 def test_checkpoints_and_saved_state_go_on_bit_for_bit_in_a_loop(resumed) -> None:
     for worker in values(resumed, "both_ways_of_a_loop_go_on_bit_for_bit", 2):
         assert worker["done"] == [6, 6]
