@@ -117,12 +117,12 @@ class Hosts:
             # Horovod asks for the address of the host's name in some places.
             (_NAMES / name).mkdir(parents=True)
             cleanup.callback(shutil.rmtree, _NAMES / name, ignore_errors=True)
-            table = f"127.0.0.1 localhost\n{_address(host)} {socket.gethostname()}\n"
+            table = f"127.0.0.1 localhost\n{address(host)} {socket.gethostname()}\n"
             (_NAMES / name / "hosts").write_text(table)
             peer = ("type", "veth", "peer", "name", INTERFACE, "netns", name)
             _ip("-n", switch, "link", "add", port, *peer)
             _ip("-n", switch, "link", "set", port, "master", "bridge", "up")
-            _ip("-n", name, "addr", "add", f"{_address(host)}/24", "dev", INTERFACE)
+            _ip("-n", name, "addr", "add", f"{address(host)}/24", "dev", INTERFACE)
             _ip("-n", name, "link", "set", INTERFACE, "up")
             if self._rate is not None:
                 shape = ("root", "tbf", "rate", self._rate, "burst", "512k", "latency", "100ms")
@@ -158,7 +158,7 @@ class Hosts:
             "HOROVOD_LOCAL_SIZE": "1",
             "HOROVOD_CROSS_RANK": str(rank),
             "HOROVOD_CROSS_SIZE": str(self.count),
-            "HOROVOD_HOSTNAME": _address(rank),
+            "HOROVOD_HOSTNAME": address(rank),
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": INTERFACE,
@@ -172,7 +172,8 @@ def sent_bytes() -> int:
     return int(Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes").read_text())
 
 
-def _address(host: int) -> str:
+def address(host: int) -> str:
+    """Of a host, inside the namespaces."""
     return f"10.77.0.{host + 1}"
 
 
@@ -230,7 +231,7 @@ def _serve(count: int, told: Path) -> None:
 
     server = RendezvousServer()
     port = server.start()
-    server.init(get_host_assignments([HostInfo(_address(h), 1) for h in range(count)], count))
+    server.init(get_host_assignments([HostInfo(address(h), 1) for h in range(count)], count))
     temporary = told.with_suffix(".new")
     temporary.write_text(str(port))
     temporary.replace(told)

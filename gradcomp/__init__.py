@@ -24,6 +24,7 @@ from gradcomp.errors import (
     MissingDependencyError,
     OutOfSyncError,
     StateError,
+    WorkerLostError,
 )
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
@@ -65,6 +66,7 @@ __all__ = [
     "StateError",
     "TopK",
     "Warmup",
+    "WorkerLostError",
     "__version__",
     "all_reduce",
     "begin_epoch",

@@ -24,6 +24,10 @@ class OutOfSyncError(GradcompError, RuntimeError):
     """Ranks have different weights; the same message is raised on all of them."""
 
 
+class WorkerLostError(GradcompError, RuntimeError):
+    """Another worker has died; this process must be ended too, and all of them started again."""
+
+
 class MissingDependencyError(GradcompError, ImportError):
     """TensorFlow or Horovod is missing, or of an unsupported version; says what to type."""
 

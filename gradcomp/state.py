@@ -93,8 +93,10 @@ def restore_state(path: str | Path, *, model: Any = None) -> int | None:
     Raises:
       StateError: what was saved belongs to other variables: their number or a shape differs.
     """
-    world = live.world()
     live.waiting.clear()
+    if model is not None and model.built:
+        variables.of_model(model)  # a strategy's workers are known when its optimizer is built
+    world = live.world()
     archives = open_newest(Path(path), world)
     if archives is None:
         return None

@@ -26,10 +26,16 @@ def of_model(model: Any) -> list[Any]:
     found = list(model.variables)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
+        build_optimizer(model)
         found += optimizer.variables
     return found
+
+
+def build_optimizer(model: Any) -> None:
+    """Builds the optimizer of a model that is built, in the scope of the model's strategy."""
+    if not model.optimizer.built:
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
 
 
 def describe(variables: Sequence[Any]) -> list[dict[str, Any]]:

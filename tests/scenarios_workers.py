@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +30,7 @@ from scenarios_mirrored import (
 )
 
 import gradcomp as gc
+from gradcomp.distribute import lost, workers
 
 TASK = json.loads(os.environ["TF_CONFIG"])
 WORKERS, INDEX = len(TASK["cluster"]["worker"]), TASK["task"]["index"]
@@ -238,6 +242,49 @@ def state_of_all_workers_goes_on_bit_for_bit(strategy: Any) -> None:
         assert equal(expected, net.get_weights())
 
 
+class Die(keras.callbacks.Callback):
+    """Ends a worker's process after so many batches, in the middle of an epoch."""
+
+    def __init__(self, worker: int, after: int) -> None:
+        super().__init__()
+        self.left = after if worker == INDEX else -1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def a_death_is_told_to_all_others(strategy: Any) -> tuple[str, str]:
+    """Comes last: nothing can be exchanged afterwards. Returns the error and its cause."""
+    net = gc.prepare(compiled(strategy, gc.Quantize(bits=4, block_size=32)))
+    try:
+        net.fit(dataset(), epochs=3, verbose=0, shuffle=False, callbacks=[Die(WORKERS - 1, 6)])
+    except gc.WorkerLostError as error:
+        return str(error), type(error.__cause__).__name__
+    raise AssertionError("fit went on")
+
+
+def a_worker_that_stays_away_is_told(strategy: Any) -> str | None:
+    """Comes last: nothing can be exchanged afterwards."""
+    over = Path(SHARED) / "over"
+    if INDEX == 1:
+        while not over.exists():
+            time.sleep(0.1)
+        return None
+    workers.TIMEOUT_S = 3.0
+    collective = workers.WorkersCollective(strategy, INDEX)
+    reduce = functools.partial(collective.all_reduce, [tf.ones(4)], average=False, name="alone")
+    try:
+        with lost.told():
+            tf.function(lambda: strategy.run(reduce))()
+    except gc.WorkerLostError as error:
+        return str(error)
+    finally:
+        over.touch()
+    raise AssertionError("the sum came to an end")
+
+
 ALL = (
     loops,
     accumulation_overwriting_and_clipping,
@@ -246,6 +293,7 @@ ALL = (
     state_of_all_workers_goes_on_bit_for_bit,
     one_worker_overflows,
     disagreement_is_told_on_all,
+    a_worker_that_stays_away_is_told,
 )
-OF_FOUR = (loops, accumulation_overwriting_and_clipping)
+OF_FOUR = (loops, accumulation_overwriting_and_clipping, a_death_is_told_to_all_others)
 SCENARIOS = {s.__name__: s for s in (ALL if WORKERS == 2 else OF_FOUR)}

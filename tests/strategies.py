@@ -21,7 +21,10 @@ from typing import Any
 
 from ranks import TESTS, Outcome
 
+from bench.hosts import Hosts, address
+
 DEVICES = 2
+PORT = 7177  # of every host's worker: nobody else is there
 
 
 def launch_devices(module: str, folder: Path, timeout: float = 300) -> dict[str, list[Outcome]]:
@@ -36,6 +39,19 @@ def launch_workers(
     return _launch(module, folder, configurations(workers), timeout)
 
 
+def launch_hosts(
+    module: str, hosts: Hosts, folder: Path, timeout: float = 300
+) -> dict[str, list[Outcome]]:
+    """Runs a module's scenarios on workers, each on a host of its own."""
+    addresses = [f"{address(host)}:{PORT}" for host in range(hosts.count)]
+    return _launch(module, folder, _configurations(addresses), timeout, hosts)
+
+
+def run_workers(program: list[str], workers: int, folder: Path, timeout: float = 300) -> list[int]:
+    """Runs `python program` on each worker to its end; the exit codes."""
+    return _run(program, folder, configurations(workers), timeout)
+
+
 def configurations(workers: int) -> list[str]:
     """`TF_CONFIG` of each worker, on free ports of this machine."""
     sockets = [socket.socket() for _ in range(workers)]
@@ -44,14 +60,25 @@ def configurations(workers: int) -> list[str]:
     addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
     for one in sockets:
         one.close()
+    return _configurations(addresses)
+
+
+def _configurations(addresses: list[str]) -> list[str]:
     return [
         json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
-        for index in range(workers)
+        for index in range(len(addresses))
     ]
 
 
-def start(program: list[str], folder: Path, index: int, configuration: str | None) -> Any:
+def start(
+    program: list[str],
+    folder: Path,
+    index: int,
+    configuration: str | None,
+    hosts: Hosts | None = None,
+) -> Any:
     """One worker's process; its output goes to a file of the folder."""
+    where = [] if hosts is None else ["ip", "netns", "exec", hosts.name(index)]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
@@ -63,7 +90,7 @@ def start(program: list[str], folder: Path, index: int, configuration: str | Non
     }
     with (folder / f"worker{index}.log").open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, *program],
+            [*where, sys.executable, *program],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -72,10 +99,27 @@ def start(program: list[str], folder: Path, index: int, configuration: str | Non
 
 
 def _launch(
-    module: str, folder: Path, settings: list[Any], timeout: float
+    module: str, folder: Path, settings: list[Any], timeout: float, hosts: Hosts | None = None
 ) -> dict[str, list[Outcome]]:
-    program = [str(Path(__file__)), module, str(folder)]
-    processes = [start(program, folder, i, setting) for i, setting in enumerate(settings)]
+    _run([str(Path(__file__)), module, str(folder)], folder, settings, timeout, hosts)
+    outcomes: dict[str, list[Outcome]] = {}
+    for index in range(len(settings)):
+        file = folder / f"worker{index}.pickle"
+        if file.exists():
+            for name, outcome in pickle.loads(file.read_bytes()).items():
+                outcomes.setdefault(name, []).append(outcome)
+    assert outcomes, f"no worker came to a result:\n{tail(folder)}"
+    return outcomes
+
+
+def _run(
+    program: list[str],
+    folder: Path,
+    settings: list[Any],
+    timeout: float,
+    hosts: Hosts | None = None,
+) -> list[int]:
+    processes = [start(program, folder, i, setting, hosts) for i, setting in enumerate(settings)]
     try:
         for process in processes:
             process.wait(timeout)
@@ -86,14 +130,7 @@ def _launch(
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)  # a hung TensorFlow ignores all others
                 process.wait()
-    outcomes: dict[str, list[Outcome]] = {}
-    for index in range(len(settings)):
-        file = folder / f"worker{index}.pickle"
-        if file.exists():
-            for name, outcome in pickle.loads(file.read_bytes()).items():
-                outcomes.setdefault(name, []).append(outcome)
-    assert outcomes, f"no worker came to a result:\n{tail(folder)}"
-    return outcomes
+    return [process.returncode for process in processes]
 
 
 def tail(folder: Path) -> str:

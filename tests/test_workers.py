@@ -35,6 +35,19 @@ def test_scenario_on_four_workers(four, scenario) -> None:
     values(four, scenario, 4)
 
 
+def test_a_death_is_told_to_all_others(four) -> None:
+    for text, cause in values(four, "a_death_is_told_to_all_others", 3):
+        assert "another worker has died" in text and "start all workers again" in text
+        assert cause == "UnavailableError"
+
+
+def test_a_worker_that_stays_away_is_told(two) -> None:
+    waited, stayed_away = values(two, "a_worker_that_stays_away_is_told", 2)
+    assert stayed_away is None
+    assert "no longer takes part" in waited
+    assert "DeadlineExceededError: Collective has timed out" in waited
+
+
 def test_routes(two, four) -> None:
     assert values(two, "loops", 2)[0] == ["all_gather"] * 3
     assert values(four, "loops", 4)[0] == ["all_gather", "two_phase", "two_phase"]

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gradcomp import variables
+from gradcomp.distribute import lost, start
 from gradcomp.optimizer import DistributedOptimizer
 
 _WORKERS = tf.distribute.MultiWorkerMirroredStrategy
@@ -37,13 +39,35 @@ def prepare(model: keras.Model) -> keras.Model:
 class _Prepared:
     """In front of a model's class."""
 
+    _starting = False  # whether `fit` has been called, and has made no step yet
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        model: Any = self
+        if getattr(model, "optimizer", None) is not None and model.built:
+            variables.build_optimizer(model)  # callbacks that restore it would do it out of scope
+        model._starting = True
+        with lost.told():
+            return super().fit(*args, **kwargs)  # type: ignore[misc]
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        with lost.told():
+            return super().evaluate(*args, **kwargs)  # type: ignore[misc]
+
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        with lost.told():
+            return super().train_on_batch(*args, **kwargs)  # type: ignore[misc]
+
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        with lost.told():
+            return super().test_on_batch(*args, **kwargs)  # type: ignore[misc]
+
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Nothing: a model that is not built yet is built while its first step is traced."""
 
     def make_train_function(self, force: bool = False) -> None:
         model: Any = self
         if force or model.train_function is None:
-            model.train_function = _execution_of(model, model.train_step)
+            model.train_function = _from_one_start(model, _execution_of(model, model.train_step))
 
     def make_test_function(self, force: bool = False) -> None:
         model: Any = self
@@ -82,6 +106,26 @@ def _execution_of(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
     return function
 
 
+def _from_one_start(model: Any, execution: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Compares workers when `fit` has called all that may restore something."""
+
+    def function(iterator: Any) -> Any:
+        optimizer = _exchanging(model)
+        if model._starting and optimizer is not None and optimizer.built:
+            start.agree(optimizer)
+        model._starting = False
+        return execution(iterator)
+
+    return function
+
+
+def _exchanging(model: Any) -> Any:
+    """The model's optimizer where it is distributed by gradcomp, else None."""
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return inner if isinstance(inner, DistributedOptimizer) else None
+
+
 def _without_optionals(batch: Any) -> Any:
     """Keras's datasets say "no sample weights" by an empty optional."""
     return tf.nest.map_structure(
@@ -100,10 +144,8 @@ def demand_prepare() -> None:
 def _demanding(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def demanding(self: Any, *args: Any, **kwargs: Any) -> Any:
-        optimizer = getattr(self, "optimizer", None)
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
         if (
-            isinstance(inner, DistributedOptimizer)
+            _exchanging(self) is not None
             and isinstance(self.distribute_strategy, _WORKERS)
             and not isinstance(self, _Prepared)
         ):

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-TIMEOUT_S = 600.0  # a worker may trace or save for long; one that is gone is noticed in seconds
+from gradcomp.distribute import lost
+
+TIMEOUT_S = 600.0  # a worker may trace or save for long; one that is gone is noticed sooner
 
 # Of the groups of all replicas and of all workers; TensorFlow counts its own up from 1.
 _REPLICAS_GROUP, _WORKERS_GROUP = 0x67630001, 0x67630002
@@ -40,7 +42,8 @@ class WorkersCollective:
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
     ) -> list[tf.Tensor]:
         operation = tf.distribute.ReduceOp.MEAN if average else tf.distribute.ReduceOp.SUM
-        return list(tf.distribute.get_replica_context().all_reduce(operation, list(tensors)))
+        context = tf.distribute.get_replica_context()
+        return list(context.all_reduce(operation, list(tensors), _options()))
 
     def all_gather(self, payload: tf.Tensor, *, sizes: Sequence[int], name: str) -> tf.Tensor:
         longest = max(sizes)
@@ -71,14 +74,14 @@ class WorkersCollective:
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         if tensor.dtype.size >= 4:
-            return context.all_gather(tensor, axis=0)
+            return context.all_gather(tensor, 0, _options())
         # Narrower than what collectives take: as bytes, padded, and cut where each replica's end.
         rows = tf.shape(tensor)[:1]
         counts = tf.reshape(_gather(rows, self.size, _REPLICAS_GROUP, f"{name}.rows"), [-1])
         flat = tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
         width = (tensor.shape[1:].num_elements() or 1) * tensor.dtype.size
         padded = tf.pad(flat, [[0, -tf.size(flat) % 4]])
-        gathered = _to_bytes(context.all_gather(_to_words(padded), axis=0))
+        gathered = _to_bytes(context.all_gather(_to_words(padded), 0, _options()))
         parts, start = [], tf.constant(0)
         for rank in range(self.size):
             length = counts[rank] * width
@@ -104,6 +107,11 @@ class Workers(WorkersCollective):
 
 
 def _gather_objects(value: Any, workers: int, name: str) -> list[Any]:
+    with lost.told():
+        return _gathered(value, workers, name)
+
+
+def _gathered(value: Any, workers: int, name: str) -> list[Any]:
     content = tf.constant(np.frombuffer(pickle.dumps(value), np.uint8))
     length = tf.constant([content.shape[0]], tf.int32)
     lengths = _gather(length, workers, _WORKERS_GROUP, f"{name}.length").numpy()
@@ -117,6 +125,11 @@ def _gather(words: tf.Tensor, size: int, group: int, name: str) -> tf.Tensor:
     return tf.raw_ops.CollectiveGatherV2(
         input=words, **_group("all_gather", name, words, size, group)
     )
+
+
+def _options() -> tf.distribute.experimental.CommunicationOptions:
+    """For TensorFlow's own collectives, which wait for ever without."""
+    return tf.distribute.experimental.CommunicationOptions(timeout_seconds=TIMEOUT_S)
 
 
 def _group(operation: str, name: str, words: tf.Tensor, size: int, group: int) -> dict[str, Any]:
