@@ -27,6 +27,7 @@ from gradcomp.errors import (
 )
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
+from gradcomp.reporting import Report, report
 from gradcomp.warmup import Warmup
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Quantize",
+    "Report",
     "SaveState",
     "StateError",
     "TopK",
@@ -72,6 +74,7 @@ __all__ = [
     "codec",
     "memory",
     "prepare",
+    "report",
     "restore_state",
     "save_state",
 ]

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gradcomp.distribute.engine import engine_of
+
 TIMEOUT_S = 600.0  # a worker may trace or save for long; one that is gone is noticed in seconds
 
 # Of the groups of all replicas and of all workers; TensorFlow counts its own up from 1.
@@ -35,6 +37,7 @@ class WorkersCollective:
         self.rank = rank
         self.size = strategy.num_replicas_in_sync
         self._local = len(strategy.extended.worker_devices)
+        self.engine = engine_of(strategy)
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str

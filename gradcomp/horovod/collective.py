@@ -46,6 +46,9 @@ class HorovodCollective:
         self._set = process_set
         self.rank = process_set.rank()
         self.size = process_set.size()
+        everyone = process_set.process_set_id == hvd.global_process_set.process_set_id
+        of = "Horovod" if everyone else "a process set of Horovod"
+        self.engine = f"{of} with {self.size} ranks"
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
