@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,13 +21,11 @@ class LastStep:
         that residuals stay as they were; SKIPPED where gradients weren't, so that nothing was sent.
       stage: of the warm-up.
       ranks: for each variable how many ranks had a gradient.
-      as_floats: for each variable whether the codec was left out for its slices.
     """
 
     outcome: int
     stage: int
     ranks: tuple[int, ...]
-    as_floats: tuple[bool, ...]
 
 
 class Record:
@@ -41,9 +38,8 @@ class Record:
     def __init__(self, variables: int) -> None:
         import tensorflow as tf
 
-        self._numel = variables
         # Floats, which live and are assigned on any device.
-        self._told = tf.Variable(tf.zeros(2 * variables + 1), trainable=False, name="last_step")
+        self._told = tf.Variable(tf.zeros(variables + 1), trainable=False, name="last_step")
         self._outcome = tf.Variable(float(NOTHING), trainable=False, name="outcome")
 
     def write(
@@ -51,7 +47,6 @@ class Record:
         ranks: tf.Tensor,
         finite: tf.Tensor | bool,
         stage: tf.Tensor | int = 0,
-        as_floats: Mapping[int, tf.Tensor | bool] | None = None,
     ) -> None:
         """Records an exchange.
 
@@ -59,15 +54,10 @@ class Record:
           ranks: float32 [variables], how many ranks have a gradient.
           finite: bool scalar, whether all reduced values are.
           stage: int32 scalar, of the warm-up.
-          as_floats: by the variable's index, bool scalars: whether slices went without the codec.
         """
         import tensorflow as tf
 
-        flags = tf.zeros(self._numel)
-        if as_floats:
-            given = [as_floats.get(i, False) for i in range(self._numel)]
-            flags = tf.stack([tf.cast(flag, tf.float32) for flag in given])
-        self._told.assign(tf.concat([ranks, flags, [tf.cast(stage, tf.float32)]], 0))
+        self._told.assign(tf.concat([ranks, [tf.cast(stage, tf.float32)]], 0))
         self._outcome.assign(tf.where(finite, float(DONE), float(NOT_FINITE)))
 
     def skip_unless(self, finite: tf.Tensor) -> None:
@@ -82,9 +72,4 @@ class Record:
 
         with tf.init_scope():
             told, outcome = self._told.numpy().tolist(), int(self._outcome.numpy())
-        return LastStep(
-            outcome,
-            int(told[-1]),
-            tuple(map(int, told[: self._numel])),
-            tuple(map(bool, told[self._numel : -1])),
-        )
+        return LastStep(outcome, int(told[-1]), tuple(map(int, told[:-1])))

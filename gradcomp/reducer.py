@@ -282,7 +282,7 @@ class Reducer:
         ]
         finite = tf.reduce_all(step.verdicts)
         feedback.commit(finite, step.updates, self.step)
-        self.record.write(ranks, finite, stage, step.as_floats)
+        self.record.write(ranks, finite, stage)
         self._count(step.raw_bytes(), *meters.sent())
         return Reduction(reduced, present)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +111,8 @@ def report() -> Report:
     """
     firsts: dict[str, Any] = {}
     for key, reducer in live.reducers().items():
-        firsts.setdefault(live.family(key), reducer)
+        # Tensors without a state are reduced under one name, which is then counted.
+        firsts.setdefault(re.sub(r"\.replica\d+(?=#|$)", "", key), reducer)
     exchanges = [_exchange(name, reducer) for name, reducer in firsts.items()]
     exchanges += map(_bypass, live.bypassed())
     return Report(tuple(exchanges))
@@ -176,8 +178,6 @@ def _rows(v: VariableSpec, bucket: Bucket, last: LastStep, plan: Any) -> Reporte
         usual = DENSE_ROWS, "rows are not compressed where hosts are summed first"
     elif bucket.codec is None:
         usual = DENSE_ROWS, _why_dense(v, plan)
-    elif last.as_floats[v.index]:
-        usual = DENSE_ROWS, "ranks touched mostly the same rows; their sum as float32 is cheaper"
     else:
         usual = ROWS, _some(v, last, plan)
     happened, why = _common(v, last, plan.world_size) or usual

@@ -35,13 +35,11 @@ class ReducedRows(NamedTuple):
       finite: bool scalar, whether all values are finite; equal on all ranks.
       residual: new rows of the residual, to be committed only if all of the step is finite; None
         without feedback.
-      as_floats: bool scalar, whether the codec was left out, since an all-reduce was cheaper.
     """
 
     slices: tf.IndexedSlices
     finite: tf.Tensor
     residual: tf.IndexedSlices | None
-    as_floats: tf.Tensor | bool
 
 
 class _Sent(NamedTuple):
@@ -90,15 +88,12 @@ class SparseExchange:
 
         mine, values = sum_duplicates(slices, self.variable, self.randomness.step)
         rows = gather_rows(mine, self.variable.shape[0], self.collective, f"{self.name}.rows")
-        as_floats: tf.Tensor | bool = False
         if self.collective.in_branches and self._worthwhile < self.collective.size:
             touched = tf.cast(tf.size(rows.union), tf.float64)
             contributed = tf.cast(tf.reduce_sum(rows.counts), tf.float64)
             dense = self._two_phase if self._has_two_phases else self._all_reduce
-            cheaper = self._worthwhile * touched < contributed
-            as_floats = cheaper if not self._has_two_phases else False
             sent = tf.cond(
-                cheaper,
+                self._worthwhile * touched < contributed,
                 lambda: dense(rows, values, residual),
                 lambda: self._gathered(rows, values, residual),
             )
@@ -111,7 +106,6 @@ class SparseExchange:
             tf.IndexedSlices(total, rows.union, shape),
             tf.reduce_all(tf.math.is_finite(total)),
             None if residual is None else tf.IndexedSlices(sent.residual, sent.rows, shape),
-            as_floats,
         )
 
     @property

@@ -70,7 +70,6 @@ class Step:
       reduced: `gradients`, and after `run` what they have become.
       verdicts: bool scalars, whether reduced values are finite.
       updates: what to assign if they are.
-      as_floats: by the variable's index, bool scalars: whether slices went without the codec.
     """
 
     route: Route
@@ -85,7 +84,6 @@ class Step:
     velocities: Mapping[int, tf.Tensor]
     updates: Updates
     verdicts: list[tf.Tensor] = field(default_factory=list)
-    as_floats: dict[int, tf.Tensor | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.reduced: list[Gradient] = list(self.gradients)
@@ -136,7 +134,6 @@ class Step:
             result = reduce(self.route.guard(self.gradients[v.index]), residual)
             self.reduced[v.index] = result.slices
             self.verdicts.append(result.finite)
-            self.as_floats[v.index] = result.as_floats
             if residual is not None:
                 self.updates.append((residual, result.residual))
 

@@ -40,7 +40,8 @@ def DistributedOptimizer(
 
     When it is built it finds out what it runs in: a `tf.distribute` strategy, whose scope it is
     built in, sums the replicas' gradients, since Keras has divided the loss already; Horovod, if it
-    is initialized, averages; in one process nothing is exchanged. Which of them it is, is logged once.
+    is initialized, averages; in one process nothing is exchanged. The logger "gradcomp" is told
+    once which of them it is.
 
     Args:
       optimizer: any Keras 3 optimizer; it is made distributed and returned.
