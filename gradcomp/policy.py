@@ -79,7 +79,7 @@ class Policy:
         if self.default is None:
             return None, NO_CODEC
         if len(shape) <= 1:
-            return None, "a bias, a norm or the like (rank 0 or 1)"
+            return None, "rank 0 or 1, like a bias"
         if math.prod(shape) < self.min_numel:
             return None, f"fewer elements than min_numel={self.min_numel}"
         return codec(self.default), ""

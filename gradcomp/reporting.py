@@ -67,16 +67,14 @@ class ReportedExchange:
         from rich.table import Table
 
         table = Table(title=f"{self.name}: {self.engine}")
-        for header, justify in (
-            ("variable", "left"),
-            ("shape", "right"),
-            ("codec", "left"),
-            ("route", "left"),
-            ("raw bytes", "right"),
-            ("payload bytes", "right"),
-            ("last step", "left"),
-        ):
-            table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        long = any(len(v.path) > 44 for v in self.variables)
+        table.add_column("variable", overflow="fold", no_wrap=not long)
+        table.add_column("shape", justify="right", no_wrap=True)
+        table.add_column("codec", overflow="fold")
+        table.add_column("route", no_wrap=True)
+        table.add_column("raw bytes", justify="right", no_wrap=True)
+        table.add_column("payload bytes", justify="right", no_wrap=True)
+        table.add_column("last step", overflow="fold")
         for v in self.variables:
             payload = "by rows" if v.payload_bytes is None else f"{v.payload_bytes:,}"
             told = f"{v.happened}: {v.why}" if v.why else v.happened

@@ -7,6 +7,8 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
+from hosts import run_on_hosts
+from invariants import make_reducer, tensors_of
 from reports import exchange_of, lines_about_the_engine, told_of
 
 import gradcomp as gc
@@ -71,7 +73,7 @@ def test_what_is_sent_and_why_something_is_sent_dense() -> None:
     assert statuses(told_by(chosen, lambda _: ones())) == {
         "table": ("sent dense", "rule 'embedding' says none"),
         "kernel": ("sent dense", "fewer elements than min_numel=1600"),
-        "bias": ("sent dense", "a bias, a norm or the like (rank 0 or 1)"),
+        "bias": ("sent dense", "rank 0 or 1, like a bias"),
     }
     exchange = told_by("quantize:bits=4", lambda _: ones())
     assert statuses(exchange)["table"] == ("compressed", "")
@@ -139,6 +141,25 @@ def test_slices() -> None:
         "rows uncompressed",
         "rule 'table' says none",
     )
+
+
+def test_between_hosts_rows_go_uncompressed() -> None:
+    name = f"test.report{next(numbers)}"
+
+    def work(rank):
+        key = f"{name}.replica{rank.rank}"
+        reducer = make_reducer(rank, gc.FP16(), name=name, key=key)
+        gradients = tensors_of(rank.rank, 0)
+        rows = tf.IndexedSlices(gradients[0][:1], tf.constant([0]), tf.constant([7, 130]))
+        reducer.reduce([rows, *gradients[1:]])
+        return reducer
+
+    kept = run_on_hosts((2, 1), work)
+    table, *others = exchange_of(name).variables
+    del kept
+    assert (table.happened, table.payload_bytes) == ("rows uncompressed", None)
+    assert "hosts are summed first" in table.why
+    assert {v.happened for v in others} == {"compressed"}
 
 
 def test_an_epoch_of_a_warm_up(monkeypatch) -> None:

@@ -193,8 +193,9 @@ def _hierarchy(plan: Plan, everyone: HorovodCollective, name: str) -> tuple[Plan
     hosts = ranks_by_host(everyone.all_gather_object(place, name=f"{name}.hosts"))
     if len(hosts) == 1:
         _warn_one_host(plan)
-        dense = tuple(replace(variable, codec=None) for variable in plan.variables)
-        return replace(plan, variables=dense), None
+        why = "all ranks are on one host"
+        dense = [replace(v, codec=None, why=v.why or why) for v in plan.variables]
+        return replace(plan, variables=tuple(dense)), None
     if len(hosts) == everyone.size:
         return plan, None
     add_process_sets([*hosts, tuple(host[0] for host in hosts)])
