@@ -6,6 +6,7 @@ import warnings
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from hosts import run_on_hosts
 from invariants import make_reducer, tensors_of
@@ -178,13 +179,14 @@ def test_an_epoch_of_a_warm_up(monkeypatch) -> None:
         assert kernel.payload_bytes == expected
 
 
-def test_nobody_to_exchange_with() -> None:
-    reducer = Reducer(gc.Policy("fp16").plan(variables(), 1), alone(), name="test.alone")
-    step = tf.function(lambda: reducer.reduce(ones(kernel=None)).gradients[0])
+@pytest.mark.parametrize("xla", [False, True])
+def test_nobody_to_exchange_with(xla) -> None:
+    reducer = Reducer(gc.Policy("fp16").plan(variables(), 1), alone(), name=f"test.alone{xla}")
+    step = tf.function(lambda: reducer.reduce(ones(kernel=None)).gradients[0], jit_compile=xla)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is nothing to compress
         step()
-    exchange = exchange_of("test.alone")
+    exchange = exchange_of(reducer.name)
     assert statuses(exchange) == {
         "table": ("not sent", "there is nobody to exchange it with"),
         "kernel": ("no gradient", ""),
@@ -199,7 +201,7 @@ def test_a_verdict_that_skips_the_step_is_told_until_the_next() -> None:
     reducer.reduce(ones())
     assert statuses(exchange_of("test.skipped"))["table"][0] == "not sent"
     verdict = tf.Variable(False)
-    decide = tf.function(lambda: reducer.everywhere(verdict.read_value()))
+    decide = tf.function(lambda: reducer.everywhere(verdict.read_value()), jit_compile=True)
     decide()
     assert set(statuses(exchange_of("test.skipped")).values()) == {
         ("skipped", "a gradient was not finite, so nothing was exchanged")
