@@ -7,11 +7,26 @@ import logging
 
 import tensorflow as tf
 
+# What users write: TensorFlow's own classes have other names.
+_NAMES = (
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "OneDeviceStrategy",
+    "ParameterServerStrategy",
+    "TPUStrategy",
+)
+
+
+def name_of(strategy: tf.distribute.Strategy) -> str:
+    """What users know a strategy by."""
+    public = (name for name in _NAMES if isinstance(strategy, getattr(tf.distribute, name)))
+    return next(public, type(strategy).__name__)
+
 
 def engine_of(strategy: tf.distribute.Strategy) -> str:
     """`MirroredStrategy with 2 replicas`."""
     size = strategy.num_replicas_in_sync
-    text = f"{type(strategy).__name__} with {size} replica{'' if size == 1 else 's'}"
+    text = f"{name_of(strategy)} with {size} replica{'' if size == 1 else 's'}"
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         workers = size // len(strategy.extended.worker_devices)
         text += f" on {workers} worker{'' if workers == 1 else 's'}"

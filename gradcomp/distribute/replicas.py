@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from gradcomp import live
 from gradcomp.collective import Collective, alone
+from gradcomp.distribute.engine import name_of
 from gradcomp.distribute.mirrored import MirroredCollective
 from gradcomp.distribute.reducers import ReplicaReducers
 from gradcomp.distribute.workers import Workers, WorkersCollective
@@ -92,7 +93,7 @@ def refuse_strategy(strategy: tf.distribute.Strategy) -> None:
     several = strategy.num_replicas_in_sync > 1
     if isinstance(strategy, _REFUSED) or (several and not isinstance(strategy, _SERVED)):
         raise TypeError(
-            f"gradcomp can't exchange gradients under {type(strategy).__name__}: use "
+            f"gradcomp can't exchange gradients under {name_of(strategy)}: use "
             "MirroredStrategy, MultiWorkerMirroredStrategy, or Horovod"
         )
 
