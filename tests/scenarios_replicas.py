@@ -1,7 +1,4 @@
-"""Both ways in, on two logical devices: books that balance, reports, and what can't work.
-
-What `scenarios_hook` does comes first, in the same process.
-"""
+"""Both ways in, on two logical devices: books that balance, reports, and what can't work."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ from typing import Any
 import books
 import keras
 import numpy as np
-import scenarios_hook
 import tensorflow as tf
 from reports import Told, by_name, exchange_of, lines_about_the_engine, told_of
-from scenarios_hook import TOPK, with_hook
+from scenarios_hook import TOPK, loop, with_hook
 from scenarios_mirrored import (
     BATCH,
     data,
@@ -221,7 +217,7 @@ def the_hook_that_the_strategy_replaces_says_so(_: Any) -> None:
         opt.build(net.trainable_variables)
     strategy.extended._use_merge_call = lambda: False
     x, y = (tf.constant(a[:BATCH]) for a in data())
-    step = scenarios_hook.loop(strategy, net, opt)
+    step = loop(strategy, net, opt)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         step(x, y, False)
@@ -339,7 +335,7 @@ def strategies_that_cannot_exchange_are_refused(_: Any) -> None:
             assert f"under {name}:" in told
 
 
-OWN = {
+SCENARIOS = {
     **{
         f"{check.__name__}_{way.__name__}": functools.partial(way, check)
         for check in books.ALL
@@ -364,4 +360,3 @@ OWN = {
         )
     },
 }
-SCENARIOS = {**scenarios_hook.SCENARIOS, **OWN}
