@@ -28,6 +28,7 @@ from gradcomp.errors import (
 )
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
+from gradcomp.reporting import Report, report
 from gradcomp.warmup import Warmup
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Quantize",
+    "Report",
     "SaveState",
     "StateError",
     "TopK",
@@ -74,6 +76,7 @@ __all__ = [
     "codec",
     "memory",
     "prepare",
+    "report",
     "restore_state",
     "save_state",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 class VariableSpec:
     """One variable as the plan sees it; `codec` None leaves its gradient dense.
 
-    `warmup` has the codecs of the epochs before `codec` is used, one an epoch.
+    `warmup` has the codecs of the epochs before `codec` is used, one an epoch. `why` tells why
+    `codec` is None, where it is.
     """
 
     index: int
@@ -33,6 +34,7 @@ class VariableSpec:
     dtype: str
     codec: Codec | None
     warmup: tuple[Codec | None, ...] = ()
+    why: str = field(default="", compare=False)
 
     @property
     def numel(self) -> int:

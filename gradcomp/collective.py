@@ -20,6 +20,7 @@ class Collective(Protocol):
 
     rank: int
     size: int
+    engine: str  # what it is, for people
     in_branches: bool  # whether it can be used in a branch of a graph's condition
 
     def all_reduce(
@@ -70,6 +71,7 @@ class Meter:
         self._collective = collective
         self.rank = collective.rank
         self.size = collective.size
+        self.engine = collective.engine
         self.in_branches = collective.in_branches
         self.sent: Any = 0  # int, or an int64 tensor once it depends on a step's values
 
@@ -178,6 +180,7 @@ class LocalRank:
     def __init__(self, rank: int, board: _Board) -> None:
         self.rank = rank
         self.size = len(board.slots)
+        self.engine = "one process" if self.size == 1 else f"{self.size} threads"
         self._board = board
 
     def _share(self, name: str, value: Any) -> list[Any]:

@@ -11,7 +11,8 @@ import re
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from gradcomp.collective import Collective, alone
@@ -30,6 +31,27 @@ workers: Collective | None = None
 
 # What the program's own training loop said last; None where there is none.
 epoch: int | None = None
+
+
+@dataclass(frozen=True)
+class Bypass:
+    """An optimizer whose gradients gradcomp was asked to compress and did not get.
+
+    Attributes:
+      variables: (path, shape, dtype) of each.
+      given: indices of those that had a gradient.
+      alone: whether there is nobody to exchange anything with.
+    """
+
+    name: str
+    engine: str
+    variables: tuple[tuple[str, tuple[int, ...], str], ...]
+    given: frozenset[int]
+    alone: bool
+    why: str
+
+
+_bypassed: weakref.WeakKeyDictionary[Any, Bypass] = weakref.WeakKeyDictionary()
 
 # State by the family of reducers that do not live yet, each called with a reducer when it does.
 waiting: dict[str, Callable[[Any], None]] = {}
@@ -56,6 +78,19 @@ def reducers() -> dict[str, Any]:
     """The reducers that live, by key, oldest first."""
     found = {key: reference() for key, reference in list(_reducers.items())}
     return {key: reducer for key, reducer in found.items() if reducer is not None}
+
+
+def bypass(optimizer: Any, told: Bypass | None) -> None:
+    """Notes what the optimizer's last traced step left out; None if it left nothing out."""
+    if told is None:
+        _bypassed.pop(optimizer, None)
+    else:
+        _bypassed[optimizer] = told
+
+
+def bypassed() -> Iterable[Bypass]:
+    """Of the optimizers that live."""
+    return list(_bypassed.values())
 
 
 def forget() -> None:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gradcomp.bucket import (
     DEFAULT_BUCKET_BYTES,
@@ -15,6 +16,9 @@ from gradcomp.bucket import (
     make_stages,
     sent_bytes,
 )
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,11 @@ class Plan:
                 codec = bucket.codec
                 payload = v.raw_bytes if codec is None else codec.payload_size(v.numel)
                 spec = "none" if v.codec is None else v.codec.spec
-                shape = "×".join(map(str, v.shape)) or "scalar"
+                shape = shape_text(v.shape)
                 rows[v.index] = (v.path, shape, spec, v.raw_bytes, payload, bucket.route)
         return [rows[v.index] for v in self.variables]
 
     def __str__(self) -> str:
-        from rich.console import Console
         from rich.table import Table
 
         title, sends = f"among {self.world_size} ranks", "A rank sends {} bytes a step"
@@ -140,15 +143,12 @@ class Plan:
         table.add_column("route", "")
         for path, shape, spec, raw, payload, route in self.rows():
             table.add_row(path, shape, spec, f"{raw:,}", f"{payload:,}", route)
-        out = io.StringIO()
-        # The text goes to logs and files as often as to a terminal: a fixed width keeps it whole.
-        Console(file=out, width=120).print(table)
         where = "" if self.hosts is None else " on this rank"
         share = self.compressed_numel / max(1, self.total_numel)
         ratio = self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0
         kept = "residuals and velocities" if self.momentum else "residuals"
         text = (
-            f"{out.getvalue()}{sends.format(f'{self.sent_bytes:,}')} instead of "
+            f"{as_text(table)}{sends.format(f'{self.sent_bytes:,}')} instead of "
             f"{self.dense_bytes:,} ({ratio:.1f}× fewer); {share:.1%} of the parameters are "
             f"compressed;\n{len(self.buckets)} buckets; {kept} take {self.residual_bytes:,} "
             f"bytes of memory{where}, twice that during a step."
@@ -157,6 +157,21 @@ class Plan:
             ramp = ", ".join(f"{sent:,}" for sent in self.stage_bytes[:-1])
             text += f"\nThe first epochs warm up, with {ramp} bytes a step in one after the other."
         return text
+
+
+def as_text(table: Table) -> str:
+    """A table in the width in which gradcomp prints."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    # The text goes to logs and files as often as to a terminal: a fixed width keeps it whole.
+    Console(file=out, width=120).print(table)
+    return out.getvalue()
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`64×32`."""
+    return "×".join(map(str, shape)) or "scalar"
 
 
 def describe(variables: Sequence[object]) -> list[tuple[str, tuple[int, ...], str]]:

@@ -18,6 +18,10 @@ from gradcomp.plan import Plan, describe
 _COMPRESSIBLE = ("float32", "float16", "bfloat16")
 _FLOATING = (*_COMPRESSIBLE, "float64")
 
+# Why a gradient has no codec.
+DISABLED = "GRADCOMP_DISABLE is set"
+NO_CODEC = "no codec was asked for"
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -61,14 +65,24 @@ class Policy:
 
     def codec_for(self, path: str, shape: Sequence[int], dtype: str = "float32") -> Codec | None:
         """The codec of one variable; None leaves its gradient dense."""
-        if dtype not in _COMPRESSIBLE or disabled():
-            return None
+        return self._choose(path, shape, dtype)[0]
+
+    def _choose(self, path: str, shape: Sequence[int], dtype: str) -> tuple[Codec | None, str]:
+        """The codec, and why there is none."""
+        if disabled():
+            return None, DISABLED
+        if dtype not in _COMPRESSIBLE:
+            return None, f"{dtype} is never compressed"
         for pattern, chosen in self.rules:
             if re.search(pattern, path):
-                return codec(chosen)
-        if len(shape) <= 1 or math.prod(shape) < self.min_numel:
-            return None
-        return codec(self.default)
+                return codec(chosen), f"rule {pattern!r} says none"
+        if self.default is None:
+            return None, NO_CODEC
+        if len(shape) <= 1:
+            return None, "rank 0 or 1, like a bias"
+        if math.prod(shape) < self.min_numel:
+            return None, f"fewer elements than min_numel={self.min_numel}"
+        return codec(self.default), ""
 
     def get_config(self) -> dict[str, Any]:
         """Plain values for JSON; `from_config` makes an equal policy of them."""
@@ -108,7 +122,8 @@ class Policy:
                     f"variable {path} has dtype {dtype}; gradients are exchanged for "
                     f"{', '.join(_FLOATING)} only: leave it out of the trainable variables"
                 )
-            specs.append(VariableSpec(i, path, shape, dtype, self.codec_for(path, shape, dtype)))
+            chosen, why = self._choose(path, shape, dtype)
+            specs.append(VariableSpec(i, path, shape, dtype, chosen, why=why))
         return Plan(tuple(specs), world_size, bucket_bytes)
 
 

@@ -21,6 +21,7 @@ from gradcomp.hierarchy import Levels, Meters
 from gradcomp.kinds import Gradient
 from gradcomp.momentum import Momentum, Velocities
 from gradcomp.plan import Plan
+from gradcomp.record import Record
 from gradcomp.service import Service
 from gradcomp.stages import Epoch
 from gradcomp.step import Kept, Route, Step
@@ -98,6 +99,7 @@ class Reducer:
             self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
             self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
             self.epoch = Epoch(plan, live.epoch)
+            self.record = Record(len(plan.variables))
             self._counters = {
                 what: tf.Variable(0, trainable=False, dtype=tf.int64, name=what)
                 for what in ("steps", "raw_bytes", "sent_bytes", "local_bytes")
@@ -201,15 +203,18 @@ class Reducer:
         )
 
     def everywhere(self, verdict: tf.Tensor) -> tf.Tensor:
-        """True where `verdict`, a bool scalar, is true on all ranks."""
+        """True where `verdict`, a bool scalar, is true on all ranks, so that the step goes on."""
         if self.alone:
+            self.record.skip_unless(verdict)
             return verdict
         refuse_xla()
         denials = self._service.guard(tf.cast(tf.logical_not(verdict), tf.float32))
         (count,) = self._collective.all_reduce(
             [denials], average=False, name=f"{self._name}.verdict"
         )
-        return tf.equal(count, 0)
+        finite = tf.equal(count, 0)
+        self.record.skip_unless(finite)
+        return finite
 
     def reduce(self, gradients: Sequence[Gradient]) -> Reduction:
         """Exchanges one step's gradients.
@@ -230,6 +235,7 @@ class Reducer:
             gradients = [self._service.guard(gradient) for gradient in gradients]
             self._count(raw=0, sent=0, local=0)
             present = tf.constant([gradient is not None for gradient in gradients])
+            self.record.write(tf.cast(present, tf.float32), finite=True)
             steps, velocities = self._velocities.accumulate(gradients)
             sent, updates = feedback.send_carried(steps, self.carried, present)
             updates += [(self.velocities[i], velocity) for i, velocity in velocities.items()]
@@ -242,7 +248,8 @@ class Reducer:
         levels = None if self._levels is None else self._levels.metered()
         meters = Meters(Meter(self._collective), levels)
         missing = frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
-        present, stage = self._agree(missing, meters.flat)
+        ranks, stage = self._agree(missing, meters.flat)
+        present = ranks > 0
         filled = self.fill(gradients)
         accumulated, velocities = self._velocities.accumulate(filled)
         accumulated, updates = feedback.send_carried(accumulated, self.carried, present)
@@ -259,7 +266,7 @@ class Reducer:
             meters,
             Randomness(self._seed, self.step.read_value()),
             accumulated,
-            self._sparse_indices,
+            self.sparse_indices,
             missing,
             present,
             stage,
@@ -273,7 +280,9 @@ class Reducer:
             for narrow, wide in zip(reduced, step.reduced, strict=True)
             if narrow is not wide
         ]
-        feedback.commit(tf.reduce_all(step.verdicts), step.updates, self.step)
+        finite = tf.reduce_all(step.verdicts)
+        feedback.commit(finite, step.updates, self.step)
+        self.record.write(ranks, finite, stage)
         self._count(step.raw_bytes(), *meters.sent())
         return Reduction(reduced, present)
 
@@ -295,14 +304,15 @@ class Reducer:
         return self._kinds is not None and self._kinds[index] == kinds.NONE
 
     @property
-    def _sparse_indices(self) -> list[int]:
+    def sparse_indices(self) -> list[int]:
+        """The variables whose gradients ranks agreed to send as slices."""
         return [i for i, kind in enumerate(self._kinds or ()) if kind == kinds.SPARSE]
 
     def _agree(self, missing: frozenset[int], meter: Meter) -> tuple[tf.Tensor, tf.Tensor]:
         """What ranks have to know of each other when a step begins.
 
         Returns:
-          (bool [variables], whether any rank has a gradient; int32 scalar, the stage of the
+          (float32 [variables], how many ranks have a gradient; int32 scalar, the stage of the
           warm-up).
         """
         # The sum arrives before the first gradient does. It is taken of a variable, since
@@ -312,7 +322,7 @@ class Reducer:
         told = self._service.guard(told)
         (counts,) = meter.all_reduce([told], average=False, name=f"{self._name}.present")
         numel = len(self.plan.variables)
-        return counts[:numel] > 0, self.epoch.stage(counts[numel:], meter.size)
+        return counts[:numel], self.epoch.stage(counts[numel:], meter.size)
 
     def _count(self, raw: Any, sent: Any, local: Any) -> None:
         for counter, value in zip(self._counters.values(), (1, raw, sent, local), strict=True):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from gradcomp.bucket import VariableSpec
 from gradcomp.codecs.base import Codec, codec
 from gradcomp.plan import Plan, describe
-from gradcomp.policy import Policy, disabled
+from gradcomp.policy import DISABLED, NO_CODEC, Policy, disabled
 
 
 class FeedbackState:
@@ -58,7 +58,8 @@ def plan_of(
             )
         # Slices and tensors of the same shape are not exchanged alike, and need two reducers.
         path = f"{labels[i]} (slices)" if is_sliced(tensors[i]) else labels[i]
-        specs.append(VariableSpec(i, path, shape, dtype, one))
+        why = DISABLED if disabled() else NO_CODEC
+        specs.append(VariableSpec(i, path, shape, dtype, one, why=why))
     return Plan(tuple(specs), size)
 
 

@@ -10,6 +10,7 @@ import horovod.tensorflow as stock
 import keras
 import numpy as np
 import tensorflow as tf
+from reports import exchange_of
 from scenarios_callbacks import fails
 from scenarios_training import data, loss, model, weights_agree
 
@@ -267,6 +268,11 @@ def a_set_reduces_among_its_ranks_and_others_keep_their_own() -> None:
         assert opt.alone == (not inside)
         assert opt.plan.world_size == len(mine)
         assert (opt.traffic().sent_bytes > 0) == inside
+        exchange = exchange_of(opt._reducer.name)
+        among = f"a process set of Horovod with {len(INSIDE)} ranks"
+        assert exchange.engine == (among if inside else "one process")
+        told = ("compressed" if compression else "sent dense") if inside else "not sent"
+        assert exchange.variables[0].happened == told
         source = tf.Variable(tf.zeros((40, 30)))
         with tf.GradientTape() as tape:
             value = tf.reduce_sum(source * gradient_of(hvd.rank(), 0))

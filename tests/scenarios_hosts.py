@@ -11,6 +11,7 @@ import numpy as np
 import scenarios_ranks
 import tensorflow as tf
 from invariants import TwoPhaseQuantize, all_checks, contribution, make_plan
+from reports import told_of
 from scenarios_callbacks import fails
 from scenarios_training import data, loss, model, weights_agree
 
@@ -72,6 +73,8 @@ def fit_with_every_route() -> dict[str, tuple]:
         lossy = spec != "none"
         assert bool(kept) == (lossy and leads())
         assert all(np.any(r.numpy()) for r in kept)
+        happened = {happened for happened, _ in told_of(opt).values()}
+        assert happened == ({"sent dense", "compressed"} if lossy else {"sent dense"})
         assert (opt.plan.residual_bytes > 0) == bool(kept)
         told[str(spec)] = (history.history["loss"], opt.plan, opt.traffic())
     return told

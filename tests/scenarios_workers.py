@@ -18,6 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from reports import exchange_of, lines_about_the_engine, told_of
 from scenarios_mirrored import (
     data,
     distributed,
@@ -90,6 +91,25 @@ def loops(strategy: Any) -> list[str]:
         assert net.own_optimizer.traffic().compression_ratio > 1.3
         routes.append(net.own_optimizer.plan.rows()[0][-1])
     return routes
+
+
+def the_report_and_the_engine(strategy: Any) -> list[str]:
+    """Returns what was said of the engine."""
+    nets = []
+
+    def work() -> None:
+        for steps in (2, 0):
+            opt = distributed(lambda: optimizers.SGD(0.1), "topk:density=0.05")
+            nets.append(train(strategy, opt, steps=steps))
+
+    said = lines_about_the_engine(work)
+    told = [list(told_of(net.own_optimizer).values()) for net in nets]
+    rank_1 = ("sent dense", "rank 0 or 1, like a bias")
+    small = ("sent dense", "fewer elements than min_numel=1024")
+    assert told == [[("compressed", ""), rank_1, small, rank_1], [("nothing yet", "")] * 4]
+    engine = exchange_of(nets[0].own_optimizer._reducer.name).engine
+    assert engine == f"MultiWorkerMirroredStrategy with {WORKERS} replicas on {WORKERS} workers"
+    return said
 
 
 def accumulation_overwriting_and_clipping(strategy: Any) -> None:
@@ -287,6 +307,7 @@ def a_worker_that_stays_away_is_told(strategy: Any) -> str | None:
 
 ALL = (
     loops,
+    the_report_and_the_engine,
     accumulation_overwriting_and_clipping,
     fit_says_what_is_missing,
     fit_evaluate_and_predict,
@@ -295,5 +316,10 @@ ALL = (
     disagreement_is_told_on_all,
     a_worker_that_stays_away_is_told,
 )
-OF_FOUR = (loops, accumulation_overwriting_and_clipping, a_death_is_told_to_all_others)
+OF_FOUR = (
+    loops,
+    the_report_and_the_engine,
+    accumulation_overwriting_and_clipping,
+    a_death_is_told_to_all_others,
+)
 SCENARIOS = {s.__name__: s for s in (ALL if WORKERS == 2 else OF_FOUR)}

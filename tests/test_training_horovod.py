@@ -1,15 +1,15 @@
-"""Training over two real Horovod processes."""
+"""Training over two real Horovod processes, and what is reported of it."""
 
 import pytest
 from ranks import launch, values
-from scenarios_training import SCENARIOS
+from scenarios_report import SCENARIOS
 
 RANKS = 2
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    return launch("scenarios_training", RANKS, tmp_path_factory.mktemp("ranks"))
+    return launch("scenarios_report", RANKS, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -42,3 +42,14 @@ def test_disagreement_is_the_same_error_everywhere(outcomes) -> None:
     assert "codec of variable 0" in first
     assert "quantize:bits=4 on rank 1" in first
     assert "topk:density=0.01 on rank 0" in first
+
+
+def test_the_engine_is_named_once(outcomes) -> None:
+    line = "the engine is Horovod with 2 ranks: gradients are exchanged"
+    assert values(outcomes, "the_engine_is_named_once", RANKS) == [[line]] * RANKS
+
+
+def test_every_rank_prints_the_same_report(outcomes) -> None:
+    first, second = values(outcomes, "a_report_after_fit", RANKS)
+    assert first == second
+    assert "Horovod with 2 ranks" in first

@@ -6,6 +6,7 @@ from strategies import launch_workers
 
 SCENARIOS = [
     "loops",
+    "the_report_and_the_engine",
     "accumulation_overwriting_and_clipping",
     "fit_says_what_is_missing",
     "fit_evaluate_and_predict",
@@ -30,7 +31,7 @@ def test_scenario_on_two_workers(two, scenario) -> None:
     values(two, scenario, 2)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS[:2])
+@pytest.mark.parametrize("scenario", SCENARIOS[:3])
 def test_scenario_on_four_workers(four, scenario) -> None:
     values(four, scenario, 4)
 
@@ -51,6 +52,13 @@ def test_a_worker_that_stays_away_is_told(two) -> None:
 def test_routes(two, four) -> None:
     assert values(two, "loops", 2)[0] == ["all_gather"] * 3
     assert values(four, "loops", 4)[0] == ["all_gather", "two_phase", "two_phase"]
+
+
+def test_the_engine_is_named_once(two, four) -> None:
+    for workers, outcomes in ((2, two), (4, four)):
+        size = f"{workers} replicas on {workers} workers"
+        line = f"the engine is MultiWorkerMirroredStrategy with {size}: gradients are exchanged"
+        assert values(outcomes, "the_report_and_the_engine", workers) == [[line]] * workers
 
 
 def test_what_is_missing_is_named(two) -> None:

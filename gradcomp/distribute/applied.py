@@ -11,7 +11,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gradcomp import live
+from gradcomp.distribute.engine import engine_of
 from gradcomp.optimizer import DistributedOptimizer
+from gradcomp.plan import describe
 
 
 @dataclass
@@ -74,8 +77,7 @@ def _watched(apply: Any, reduction: type) -> Any:
             apply(self, grads, variables)
         finally:
             _applications.remove(application)
-        if application.variables and not application.reduced:
-            _say_once()
+        _tell(application)
 
     watched.watched = True  # type: ignore[attr-defined]
     return watched
@@ -85,15 +87,35 @@ def _is_reduced(gradient: Any, variable: Any) -> bool:
     return gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
 
 
-@functools.cache
-def _say_once() -> None:
+def _tell(application: Application) -> None:
+    """Notes for `gc.report` whether gradients went past `CompressedAllReduce`; warns once."""
+    optimizer = application.optimizer
+    if application.reduced or not application.variables:
+        live.bypass(optimizer, None)
+        return
     strategy = tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync == 1:
-        why = "the strategy has one replica, so there is nothing to exchange"
-    else:
-        why = (
-            "the strategy has replaced CompressedAllReduce by a reduction of its own, as it does "
-            "where XLA compiles for GPUs: pass jit_compile=False, or wrap the optimizer in "
-            "gc.DistributedOptimizer"
-        )
-    warnings.warn(f"gradients are not compressed: {why}", stacklevel=4)
+    alone = strategy.num_replicas_in_sync == 1
+    why, remedy = _ALONE if alone else _REPLACED
+    told = live.Bypass(
+        name=optimizer.name,
+        engine=engine_of(strategy),
+        variables=tuple(describe(optimizer._trainable_variables)),
+        given=frozenset(application.indices),
+        alone=alone,
+        why=why,
+    )
+    live.bypass(optimizer, told)
+    _say_once(f"{why}{remedy}")
+
+
+_ALONE = "the strategy has one replica", ", so there is nothing to exchange"
+_REPLACED = (
+    "the strategy has replaced CompressedAllReduce by a reduction of its own",
+    ", as it does where XLA compiles for GPUs: pass jit_compile=False, or wrap the optimizer in "
+    "gc.DistributedOptimizer",
+)
+
+
+@functools.cache
+def _say_once(why: str) -> None:
+    warnings.warn(f"gradients are not compressed: {why}", stacklevel=5)

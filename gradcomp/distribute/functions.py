@@ -13,7 +13,7 @@ from gradcomp import live
 from gradcomp.codecs.base import Codec
 from gradcomp.collective import Collective, alone
 from gradcomp.distribute.reducers import ReplicaReducers
-from gradcomp.distribute.replicas import replica_reducers, unique_name
+from gradcomp.distribute.replicas import refuse_strategy, replica_reducers, unique_name
 from gradcomp.options import Options
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
@@ -108,7 +108,9 @@ def _make(plan: Plan, options: Options, name: str) -> Owner:
 
 def _size() -> int:
     if tf.distribute.has_strategy():
-        return int(tf.distribute.get_strategy().num_replicas_in_sync)
+        strategy = tf.distribute.get_strategy()
+        refuse_strategy(strategy)
+        return int(strategy.num_replicas_in_sync)
     return _launched().size
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradcomp.distribute.engine import engine_of
+
 Replicas = list[Any]  # one value a replica
 
 
@@ -22,6 +24,7 @@ class MirroredCollective:
     def __init__(self, strategy: tf.distribute.Strategy, rank: int) -> None:
         self.rank = rank
         self.size = strategy.num_replicas_in_sync
+        self.engine = engine_of(strategy)
         self._devices = strategy.extended.worker_devices
 
     def all_reduce(

@@ -14,6 +14,7 @@ from gradcomp import live
 from gradcomp.bucket import DEFAULT_BUCKET_BYTES
 from gradcomp.codecs.base import Codec
 from gradcomp.collective import alone
+from gradcomp.distribute.engine import engine_of, say_once
 from gradcomp.distribute.prepare import demand_prepare
 from gradcomp.distribute.reducers import ReplicaReducers
 from gradcomp.distribute.replicas import make_reducer, reducers_of_strategy, unique_name
@@ -39,7 +40,8 @@ def DistributedOptimizer(
 
     When it is built it finds out what it runs in: a `tf.distribute` strategy, whose scope it is
     built in, sums the replicas' gradients, since Keras has divided the loss already; Horovod, if it
-    is initialized, averages; in one process nothing is exchanged.
+    is initialized, averages; in one process nothing is exchanged. The logger "gradcomp" is told
+    once which of them it is.
 
     Args:
       optimizer: any Keras 3 optimizer; it is made distributed and returned.
@@ -69,11 +71,18 @@ def _make_reducer(
     variables: Sequence[Any], options: Options, before: Reducer | None
 ) -> Reducer | ReplicaReducers:
     name = unique_name("distributed")
+    made: Reducer | ReplicaReducers
     if tf.distribute.has_strategy():
-        return reducers_of_strategy(variables, options, name)
-    if "horovod.tensorflow" in sys.modules:
-        importlib.import_module("gradcomp.horovod")  # tells `live` how to reach the ranks
-    return make_reducer(variables, options, name, live.launched() or alone(), name)
+        made = reducers_of_strategy(variables, options, name)
+        engine = engine_of(tf.distribute.get_strategy())
+    else:
+        if "horovod.tensorflow" in sys.modules:
+            importlib.import_module("gradcomp.horovod")  # tells `live` how to reach the ranks
+        collective = live.launched() or alone()
+        made = make_reducer(variables, options, name, collective, name)
+        engine = collective.engine
+    say_once(engine, made.alone)
+    return made
 
 
 demand_prepare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from gradcomp import live
 from gradcomp.collective import Collective, alone
+from gradcomp.distribute.engine import name_of
 from gradcomp.distribute.mirrored import MirroredCollective
 from gradcomp.distribute.reducers import ReplicaReducers
 from gradcomp.distribute.workers import Workers, WorkersCollective
@@ -60,20 +62,17 @@ def replica_reducers(
       TypeError: a strategy whose replicas can't exchange payloads.
     """
     strategy = tf.distribute.get_strategy()
-    if strategy.num_replicas_in_sync == 1 and not isinstance(strategy, _REFUSED):
+    refuse_strategy(strategy)
+    if strategy.num_replicas_in_sync == 1:
         return make(alone(), name)
+    warn_mixed(strategy.extended.worker_devices)
     local = len(strategy.extended.worker_devices)
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         first = strategy.cluster_resolver.task_id * local
         engine: Callable[[Any, int], Collective] = WorkersCollective
         live.workers = Workers(strategy)
-    elif isinstance(strategy, tf.distribute.MirroredStrategy):
-        first, engine = 0, MirroredCollective
     else:
-        raise TypeError(
-            f"gradcomp can't exchange gradients under {type(strategy).__name__}: use "
-            "MirroredStrategy, MultiWorkerMirroredStrategy, or Horovod"
-        )
+        first, engine = 0, MirroredCollective
     return ReplicaReducers(
         strategy,
         lambda rank: make(engine(strategy, rank), f"{name}.replica{rank}"),
@@ -82,6 +81,43 @@ def replica_reducers(
 
 
 _REFUSED = (tf.distribute.TPUStrategy, tf.distribute.ParameterServerStrategy)
+_SERVED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def refuse_strategy(strategy: tf.distribute.Strategy) -> None:
+    """Raises under a strategy whose replicas, if it has several, can't exchange payloads.
+
+    Raises:
+      TypeError: names the strategies that can be used.
+    """
+    several = strategy.num_replicas_in_sync > 1
+    if isinstance(strategy, _REFUSED) or (several and not isinstance(strategy, _SERVED)):
+        raise TypeError(
+            f"gradcomp can't exchange gradients under {name_of(strategy)}: use "
+            "MirroredStrategy, MultiWorkerMirroredStrategy, or Horovod"
+        )
+
+
+def mixed(devices: Sequence[str]) -> list[str]:
+    """The kinds of devices, such as `["CPU", "GPU"]`, where there are several; else empty."""
+    kinds = {tf.DeviceSpec.from_string(device).device_type for device in devices}
+    return sorted(kinds) if len(kinds) > 1 else []
+
+
+_said_mixed = False
+
+
+def warn_mixed(devices: Sequence[str]) -> None:
+    """Warns once where replicas are on devices of several kinds."""
+    global _said_mixed
+    kinds = mixed(devices)
+    if kinds and not _said_mixed:
+        _said_mixed = True
+        warnings.warn(
+            f"the strategy's replicas are on devices of several kinds ({', '.join(kinds)}): each "
+            "step waits for the slowest of them; give the strategy devices of one kind",
+            stacklevel=2,
+        )
 
 
 def make_reducer(

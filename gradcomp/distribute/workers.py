@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradcomp.distribute import lost
+from gradcomp.distribute.engine import engine_of
 
 TIMEOUT_S = 600.0  # a worker may trace or save for long; one that is gone is noticed sooner
 
@@ -37,6 +38,7 @@ class WorkersCollective:
         self.rank = rank
         self.size = strategy.num_replicas_in_sync
         self._local = len(strategy.extended.worker_devices)
+        self.engine = engine_of(strategy)
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str

@@ -46,6 +46,9 @@ class HorovodCollective:
         self._set = process_set
         self.rank = process_set.rank()
         self.size = process_set.size()
+        everyone = process_set.process_set_id == hvd.global_process_set.process_set_id
+        of = "Horovod" if everyone else "a process set of Horovod"
+        self.engine = f"{of} with {self.size} ranks"
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
@@ -190,8 +193,9 @@ def _hierarchy(plan: Plan, everyone: HorovodCollective, name: str) -> tuple[Plan
     hosts = ranks_by_host(everyone.all_gather_object(place, name=f"{name}.hosts"))
     if len(hosts) == 1:
         _warn_one_host(plan)
-        dense = tuple(replace(variable, codec=None) for variable in plan.variables)
-        return replace(plan, variables=dense), None
+        why = "all ranks are on one host"
+        dense = [replace(v, codec=None, why=v.why or why) for v in plan.variables]
+        return replace(plan, variables=tuple(dense)), None
     if len(hosts) == everyone.size:
         return plan, None
     add_process_sets([*hosts, tuple(host[0] for host in hosts)])
