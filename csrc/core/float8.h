@@ -38,32 +38,41 @@ template <typename Format>
 GRADCOMP_INLINE RoundedToFloat8 RoundToFloat8(float y) {
   constexpr int kShift = 23 - Format::kMantissaBits;
   constexpr int32_t kLeast = (127 + Format::kMinExponent) << 23;
-  const uint32_t sign = FloatBits(y) & ~kMagnitudeMask;
   const uint32_t magnitude = FloatBits(y) & kMagnitudeMask;
+  const uint32_t sign = FloatBits(y) & ~kMagnitudeMask;
   // The power of two at or below |y|; all subnormals share their last place with the least normal.
   const int32_t exponent = static_cast<int32_t>(magnitude & kInfinityBits);
   const uint32_t power = static_cast<uint32_t>(exponent < kLeast ? kLeast : exponent);
-  // Added to a number whose last place is y's in the narrow format, y is rounded by the adder.
-  const uint32_t unit = power + (static_cast<uint32_t>(kShift) << 23);
-  const float sum = FloatFromBits(magnitude) + FloatFromBits(unit);
-  const uint32_t places = FloatBits(sum) - unit;
-  const uint32_t code = ((power - static_cast<uint32_t>(kLeast)) >> kShift) + places;
-  const float value = sum - FloatFromBits(unit);
-  return {code | sign >> 24, FloatFromBits(FloatBits(value) | sign)};
+  // Added to a number whose last place is y's in the narrow format, y is rounded by the adder. What
+  // is not mantissa of that number vanishes by the shift.
+  const float unit = FloatFromBits(power + (static_cast<uint32_t>(kShift) << 23));
+  const float sum = FloatFromBits(magnitude) + unit;
+  const uint32_t code = (FloatBits(sum) << kShift) + (power - static_cast<uint32_t>(kLeast));
+  // One shift at the end of 32-bit operations, or gcc narrows each operand by itself.
+  return {(code | sign >> (31 - 7 - kShift)) >> kShift,
+          FloatFromBits(FloatBits(sum - unit) | sign)};
 }
 
-// The exact value; a NaN has any sign.
+// The exact value of a code that is finite.
 template <typename Format>
-GRADCOMP_INLINE float FloatFromFloat8(uint8_t code) {
+GRADCOMP_INLINE float FloatFromFiniteFloat8(int8_t code) {
   constexpr int kShift = 23 - Format::kMantissaBits;
   // The difference of the exponents' biases; scaling by it normalises subnormals too.
   constexpr uint32_t kRebias = (127 + 127 - (1 - Format::kMinExponent)) << 23;
+  // Extended, the sign is where it belongs, and in bits that are cleared.
+  const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(code)) << kShift;
+  return FloatFromBits(bits & (0x80000000 | 0x7f << kShift)) * FloatFromBits(kRebias);
+}
+
+// That of any code; a NaN has any sign.
+template <typename Format>
+GRADCOMP_INLINE float FloatFromFloat8(int8_t code) {
   const uint32_t magnitude = code & 0x7f;
-  const uint32_t finite = FloatBits(FloatFromBits(magnitude << kShift) * FloatFromBits(kRebias));
   const uint32_t special =
       magnitude == Format::kFirstSpecial ? Format::kFirstSpecialBits : kNanBits;
-  const uint32_t bits = magnitude < Format::kFirstSpecial ? finite : special;
-  return FloatFromBits(bits | static_cast<uint32_t>(code & 0x80) << 24);
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80) << 24;
+  return magnitude < Format::kFirstSpecial ? FloatFromFiniteFloat8<Format>(code)
+                                           : FloatFromBits(special | sign);
 }
 
 }  // namespace gradcomp
