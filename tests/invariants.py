@@ -47,14 +47,6 @@ class TwoPhaseFP16(gc.FP16):
     routes: ClassVar[tuple[str, ...]] = ("two_phase",)
 
 
-@dataclass(frozen=True)
-class TwoPhaseSign(gc.Sign):
-    """Sign where two-phase is the only route."""
-
-    name: ClassVar[str] = "two-phase-sign"
-    routes: ClassVar[tuple[str, ...]] = ("two_phase",)
-
-
 CODECS = (
     gc.FP16(),
     gc.BF16(),
@@ -66,9 +58,7 @@ CODECS = (
     TwoPhaseQuantize(bits=4, block_size=96, stochastic=True),
     TwoPhaseFP16(),
     gc.FP8(),
-    gc.FP8(format="e5m2", block_size=32),
-    gc.Sign(),
-    TwoPhaseSign(block_size=64),
+    gc.Sign(block_size=96),
     gc.TopK(density=0.05),
     gc.TopK(density=0.05, values=gc.FP8()),
     gc.TopK(density=0.01, values=gc.Identity()),
