@@ -91,8 +91,8 @@ GRADCOMP_INLINE void EncodeTiles(const Source& block, int64_t size, float scale,
   for (int64_t first = 0; first < all_bytes; first += kTileBytes) {
     const int64_t length = std::min(kTileBytes, all_bytes - first);
     for (int64_t plane = 0; plane < kPlanes; ++plane) {
-      const int64_t begin = plane * all_bytes + first;
-      const int64_t count = std::clamp<int64_t>(size - begin, 0, length);
+      const int64_t begin = std::min(plane * all_bytes + first, size);
+      const int64_t count = std::min(length, size - begin);
       float* run = x + plane * length;
       LoadCorrected(block, begin, count, run);
       std::fill(run + count, run + length, 0.0f);
