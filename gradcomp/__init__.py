@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gradcomp._version import __version__
-from gradcomp.codecs import BF16, FP16, Codec, Identity, Quantize, TopK, codec
+from gradcomp.codecs import BF16, FP8, FP16, Codec, Identity, Quantize, Sign, TopK, codec
 from gradcomp.errors import (
     BatchSizeError,
     CodecError,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BF16",
+    "FP8",
     "FP16",
     "BatchSizeError",
     "CheckSync",
@@ -65,6 +66,7 @@ __all__ = [
     "Quantize",
     "Report",
     "SaveState",
+    "Sign",
     "StateError",
     "TopK",
     "Warmup",

@@ -15,8 +15,11 @@ ALL_PARAMS = [
         KernelParams("quantize", bits, 32, stochastic)
         for bits, stochastic in itertools.product((8, 4, 2), (False, True))
     ),
+    *(KernelParams(family, 0, 32) for family in ("float8_e4m3", "float8_e5m2", "sign")),
     *(KernelParams("topk", values=values) for values in ("float32", "float16", "bfloat16")),
     KernelParams("topk", 4, 32, True, "quantize"),
+    KernelParams("topk", 0, 32, False, "float8_e4m3"),
+    KernelParams("topk", 0, 32, False, "sign"),
 ]
 REDUCIBLE = [params for params in ALL_PARAMS if params.family != "topk"]
 

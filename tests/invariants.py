@@ -57,7 +57,10 @@ CODECS = (
     TwoPhaseQuantize(bits=8, block_size=32),
     TwoPhaseQuantize(bits=4, block_size=96, stochastic=True),
     TwoPhaseFP16(),
+    gc.FP8(),
+    gc.Sign(block_size=96),
     gc.TopK(density=0.05),
+    gc.TopK(density=0.05, values=gc.FP8()),
     gc.TopK(density=0.01, values=gc.Identity()),
     gc.TopK(density=0.1, values=gc.Quantize(bits=4, block_size=32)),
 )

@@ -70,7 +70,13 @@ def test_a_variable_larger_than_a_bucket_has_its_own() -> None:
     numels=st.lists(st.integers(0, 1000), min_size=1, max_size=8),
     parts=st.integers(1, 9),
     codec=st.sampled_from(
-        [gc.FP16(), gc.Quantize(bits=4, block_size=32), gc.Quantize(bits=2, block_size=96)]
+        [
+            gc.FP16(),
+            gc.Quantize(bits=4, block_size=32),
+            gc.Quantize(bits=2, block_size=96),
+            gc.FP8(block_size=64),
+            gc.Sign(block_size=96),
+        ]
     ),
 )
 def test_cutting_covers_every_element_once_at_block_boundaries(numels, parts, codec) -> None:

@@ -24,6 +24,10 @@ SPECS = [
     "topk:density=0.1,values=(quantize:bits=4)",
     "topk:density=0.02,values=(quantize:bits=8,block_size=32,stochastic=false)",
     "topk:density=1.0,values=bf16",
+    "fp8:format=e5m2,block_size=32",
+    "sign:block_size=64",
+    "topk:density=0.1,values=(fp8:format=e5m2)",
+    "topk:density=0.5,values=(sign:block_size=32)",
 ]
 
 

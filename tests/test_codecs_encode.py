@@ -26,6 +26,11 @@ CODECS = [
     gc.Quantize(2, 32, False),
     gc.TopK(0.1),
     gc.TopK(0.3, gc.Quantize(4, 32)),
+    gc.FP8("e4m3", 32),
+    gc.FP8("e5m2"),
+    gc.Sign(64),
+    gc.TopK(0.3, gc.FP8()),
+    gc.TopK(0.3, gc.Sign(32)),
 ]
 X = np.random.default_rng(0).standard_normal((12, 25)).astype(np.float32)
 

@@ -19,15 +19,20 @@ import gradcomp as gc
 from gradcomp.codecs import ArrayCodec, KernelCodec, quantize, registered
 from gradcomp.kernels import KernelParams
 
+block_sizes = st.integers(1, 100).map(lambda n: 32 * n)
 casts = st.sampled_from([gc.Identity(), gc.FP16(), gc.BF16()])
 quantizers = st.builds(
     gc.Quantize,
     bits=st.sampled_from([8, 4, 2]),
-    block_size=st.integers(1, 100).map(lambda n: 32 * n),
+    block_size=block_sizes,
     stochastic=st.sampled_from([None, True, False]),
 )
+others = st.builds(gc.FP8, st.sampled_from(["e4m3", "e5m2"]), block_sizes) | st.builds(
+    gc.Sign, block_sizes
+)
+values = casts | quantizers | others
 densities = st.floats(0, 1, exclude_min=True)
-codecs = casts | quantizers | st.builds(gc.TopK, densities, casts | quantizers)
+codecs = values | st.builds(gc.TopK, densities, values)
 
 
 @settings(deadline=None)
@@ -61,10 +66,15 @@ def test_codecs_are_equal_if_their_specs_are(a: gc.Codec, b: gc.Codec) -> None:
         (gc.Quantize(bits=4, block_size=512), "quantize:bits=4,block_size=512"),
         (gc.Quantize(stochastic=True), "quantize:bits=8,stochastic=true"),
         (gc.Quantize(2, 32, False), "quantize:bits=2,block_size=32,stochastic=false"),
+        (gc.FP8(), "fp8:format=e4m3"),
+        (gc.FP8("e5m2", 64), "fp8:format=e5m2,block_size=64"),
+        (gc.Sign(), "sign:block_size=512"),
         (gc.TopK(), "topk:density=0.01"),
         (gc.TopK(0.5, gc.Identity()), "topk:density=0.5,values=identity"),
         (gc.TopK(1, "bf16"), "topk:density=1.0,values=bf16"),
         (gc.TopK(1e-5, gc.Quantize()), "topk:density=1e-05,values=(quantize:bits=8)"),
+        (gc.TopK(0.1, "fp8"), "topk:density=0.1,values=(fp8:format=e4m3)"),
+        (gc.TopK(0.1, gc.Sign(64)), "topk:density=0.1,values=(sign:block_size=64)"),
     ],
 )
 def test_specs_are_short(codec: gc.Codec, spec: str) -> None:
@@ -80,6 +90,9 @@ def test_specs_are_short(codec: gc.Codec, spec: str) -> None:
         (gc.FP16(), gc.FP16()),
         ("quantize", gc.Quantize()),
         ("quantize: stochastic = none , bits = 4", gc.Quantize(4)),
+        ("fp8", gc.FP8("e4m3", 128)),
+        ("sign", gc.Sign(512)),
+        ("topk:values=sign", gc.TopK(0.01, gc.Sign())),
         ("topk", gc.TopK(0.01)),
         ("topk:density=1", gc.TopK(1.0)),
         ("topk:values=(fp16),density=0.1", gc.TopK(0.1)),
@@ -99,7 +112,10 @@ def test_other_ways_to_write_a_spec(spec: Any, codec: gc.Codec | None) -> None:
     ("spec", "message"),
     [
         ("", "unknown codec ''; there are .*bf16.*topk.* and none"),
-        ("fp8", "unknown codec 'fp8'"),
+        ("fp4", "unknown codec 'fp4'"),
+        ("fp8:e5m2", "'e5m2' in the spec 'fp8:e5m2' must read option=value"),
+        ("fp8:bits=4", "fp8 has no option 'bits'; it has format, block_size"),
+        ("sign:block_size=100", "block_size must be a positive multiple of 32, got 100"),
         ("none:x=1", "unknown codec 'none'"),
         ("FP16", "unknown codec 'FP16'"),
         ("quantize:", r"'' in the spec 'quantize:' must read option=value"),
@@ -137,6 +153,13 @@ def test_specs_that_are_refused(spec: Any, message: str) -> None:
         (lambda: gc.Quantize(block_size=100), "block_size must be a positive multiple of 32"),
         (lambda: gc.Quantize(stochastic=1), "stochastic must be True, False or None, got 1"),
         (lambda: gc.Quantize(stochastic="yes"), "stochastic must be True, False or None"),
+        (lambda: gc.FP8("e3m4"), "^format must be 'e4m3' or 'e5m2', got 'e3m4'$"),
+        (lambda: gc.FP8(8), "format must be 'e4m3' or 'e5m2', got 8"),
+        (lambda: gc.FP8([]), r"format must be 'e4m3' or 'e5m2', got \[\]"),
+        (lambda: gc.FP8(block_size=0), "block_size must be a positive multiple of 32, got 0"),
+        (lambda: gc.FP8(block_size=128.0), "block_size must be an integer, got 128.0"),
+        (lambda: gc.Sign(-512), "block_size must be a positive multiple of 32, got -512"),
+        (lambda: gc.Sign(True), "block_size must be an integer, got True"),
         (lambda: gc.TopK(0), "^density must be above 0 and at most 1, got 0.0$"),
         (lambda: gc.TopK(-0.1), "density must be above 0 and at most 1, got -0.1"),
         (lambda: gc.TopK(1.5), "density must be above 0 and at most 1, got 1.5"),
@@ -144,9 +167,9 @@ def test_specs_that_are_refused(spec: Any, message: str) -> None:
         (lambda: gc.TopK(math.inf), "density must be a finite number, got inf"),
         (lambda: gc.TopK(True), "density must be a finite number, got True"),
         (lambda: gc.TopK("1%"), "density must be a finite number, got '1%'"),
-        (lambda: gc.TopK(0.1, gc.TopK()), r"Identity, FP16, BF16 or Quantize, got TopK\("),
-        (lambda: gc.TopK(0.1, None), "Identity, FP16, BF16 or Quantize, got None"),
-        (lambda: gc.TopK(0.1, "none"), "Identity, FP16, BF16 or Quantize, got None"),
+        (lambda: gc.TopK(0.1, gc.TopK()), r"BF16, FP8, Quantize or Sign, got TopK\("),
+        (lambda: gc.TopK(0.1, None), "BF16, FP8, Quantize or Sign, got None"),
+        (lambda: gc.TopK(0.1, "none"), "BF16, FP8, Quantize or Sign, got None"),
         (lambda: gc.TopK(0.1, 8), "expected a codec or a spec"),
         (lambda: gc.TopK(0.1, select="threshold"), "select must be 'exact', got 'threshold'"),
     ],
@@ -204,7 +227,8 @@ def test_a_name_is_taken_once() -> None:
             name = "fp16"
 
     assert registered()["fp16"] is gc.FP16
-    assert {"bf16", "fp16", "identity", "quantize", "topk"} <= set(registered())
+    names = {"bf16", "fp16", "fp8", "identity", "quantize", "sign", "topk"}
+    assert names <= set(registered())
 
 
 def test_an_option_that_is_required_is_asked_for() -> None:
@@ -237,9 +261,10 @@ def test_an_option_that_is_required_is_asked_for() -> None:
 def test_routes_and_cuts() -> None:
     assert gc.Identity().routes == ("dense",)
     assert gc.TopK().routes == ("dense", "all_gather")
-    for codec in (gc.FP16(), gc.BF16(), gc.Quantize(block_size=96)):
+    for codec in (gc.FP16(), gc.BF16(), gc.FP8(), gc.Quantize(block_size=96), gc.Sign()):
         assert codec.routes == ("dense", "all_gather", "two_phase")
-    assert gc.Quantize(block_size=96).cut == 96
+    for with_blocks in (gc.FP8, gc.Quantize, gc.Sign):
+        assert with_blocks(block_size=96).cut == 96
     assert gc.FP16().cut % 32 == gc.TopK().cut % 32 == 0
 
 
@@ -248,7 +273,8 @@ def test_what_is_unbiased() -> None:
     assert gc.Quantize().unbiased() and not gc.Quantize().unbiased(feedback=True)
     assert gc.Quantize(stochastic=True).unbiased(feedback=True)
     assert not gc.Quantize(stochastic=False).unbiased()
-    assert not any(codec.unbiased() for codec in (gc.FP16(), gc.BF16(), gc.TopK()))
+    biased = (gc.FP16(), gc.BF16(), gc.FP8(), gc.Sign(), gc.TopK())
+    assert not any(codec.unbiased(feedback) for codec in biased for feedback in (False, True))
     assert [c.lossless for c in (gc.Identity(), gc.FP16(), gc.TopK(1.0))] == [True, False, False]
 
 
@@ -266,6 +292,12 @@ def test_what_is_unbiased() -> None:
         (gc.TopK(0.01), 1_000_000, 7_500 + 3_203 + 20_000),
         (gc.TopK(0.01, gc.Identity()), 1_000_000, 7_500 + 3_203 + 40_000),
         (gc.TopK(0.01, gc.Quantize(4)), 1_000_000, 7_500 + 3_203 + 5_000 + 4 * 40),
+        (gc.FP8(), 1_000_000, 1_000_000 + 4 * 7813),
+        (gc.FP8("e5m2", 32), 33, 33 + 8),
+        (gc.Sign(), 1_000_000, 125_000 + 4 * 1954),
+        (gc.Sign(32), 33, 5 + 8),
+        (gc.TopK(0.01, gc.FP8()), 1_000_000, 7_500 + 3_203 + 10_000 + 4 * 79),
+        (gc.TopK(0.01, gc.Sign()), 1_000_000, 7_500 + 3_203 + 1_250 + 4 * 20),
         (gc.TopK(1.0), 9, 0 + 3 + 18),
         (gc.TopK(), 0, 0),
         (gc.Quantize(), np.int64(0), 0),
@@ -307,6 +339,10 @@ def test_rounding_depends_on_feedback() -> None:
 
 def test_kernel_params() -> None:
     assert gc.TopK(0.1).kernel_params(True) == KernelParams("topk", values="float16")
+    assert gc.FP8("e5m2", 64).kernel_params(True) == KernelParams("float8_e5m2", 0, 64)
+    assert gc.Sign(64).kernel_params(True) == KernelParams("sign", 0, 64)
+    signs = gc.TopK(0.1, gc.Sign(64)).kernel_params(True)
+    assert signs == KernelParams("topk", 0, 64, False, "sign")
     nested = gc.TopK(0.1, gc.Quantize(4, 64))
     assert nested.kernel_params(True) == KernelParams("topk", 4, 64, False, "quantize")
 

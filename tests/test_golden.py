@@ -117,6 +117,69 @@ GOLDEN = [
         "fc007fc0 11ff0013 7c0041f3 0057fc01 3c03f44d 1334",
     ),
     (
+        "fp8:format=e4m3,block_size=32",
+        ramp(70),
+        0,
+        0,
+        "4992643c 0000603c 0000403c feef75fb dd7af868 7cf372fd eb77fa00 7af76b7d f273fce8 "
+        "78fa5d7b f56f7ef0 75fce179 f9667cf4 71feed77 fbd17af8 6a7df273 fde978fa 597bf66e "
+        "7ef175fc e57bfb65 7ef7",
+    ),
+    (
+        "fp8:format=e5m2,block_size=32",
+        ramp(70),
+        0,
+        0,
+        "4992e438 0000e038 0000c038 fbf377fa eb79f870 7af675fb f278f900 79f8727b f576faf0 "
+        "78f96b7a f7737bf4 77faed79 f86f7af6 75fbf277 f9e579f8 717bf575 faf178f9 697af773 "
+        "7bf476fa ef79f96f 7bf7",
+    ),
+    (
+        "fp8:format=e4m3,block_size=32",
+        special(67),
+        0,
+        0,
+        "0000c07f 0000603c 2549123c 00000000 00000000 00000000 00000000 00000000 00000000 "
+        "00000000 00000000 75fce179 f9667cf4 71feed77 fbd17af8 6a7df273 fde978fa 597bf66e "
+        "7ef175fc e97efe",
+    ),
+    (
+        "fp8:format=e5m2,block_size=32",
+        special(67)[5:],
+        0,
+        0,
+        "24499277 0000e038 00807b00 80008080 00800000 80000080 00808000 80000080 00008000 "
+        "80800080 6f7af675 fbf277f9 e579f871 7bf575fa f178f969 7af7737b f476faee 79f9",
+    ),
+    (
+        "sign:block_size=32",
+        ramp(70),
+        0,
+        0,
+        "00004d40 00404d40 00003840 ab552aa5 2aad55aa 25",
+    ),
+    (
+        "sign:block_size=64",
+        ramp(150),
+        0,
+        0,
+        "00204d40 00804640 8c2e4a40 013ff003 7fe007fc 7fe007fe 801ff801 7c0770",
+    ),
+    (
+        "sign:block_size=32",
+        special(67),
+        0,
+        0,
+        "0000c07f 00404d40 00003840 00000000 2aad55aa 05",
+    ),
+    (
+        "sign:block_size=32",
+        special(67)[5:],
+        0,
+        0,
+        "ffffff7c 22224a40 aa9552aa 56aa554a",
+    ),
+    (
         "topk:density=0.1,values=identity",
         ramp(70),
         0,
@@ -152,6 +215,20 @@ GOLDEN = [
         "4a95aa56 ad1a45a9 2445a924 45492a45 492a4549 2a499264 3f499264 3f996a76 a96b95a7 "
         "6aa6b75a 67995b95 a676aa6b 95b75a06",
     ),
+    (
+        "topk:density=0.1,values=(fp8:format=e5m2,block_size=32)",
+        ramp(150),
+        0,
+        0,
+        "d89cf052 811955aa 54aa0049 92e438fb fb7b7bfb 7a7bfbfa 7bfbfb7b 7bfb",
+    ),
+    (
+        "topk:density=0.3,values=(sign:block_size=32)",
+        special(150)[5:],
+        0,
+        0,
+        "5ab5aa54 a902a652 94a45294 a42895a4 2895a428 05ffffff 7c5555a9 4068a493 6d2519",
+    ),
 ]
 
 
@@ -172,7 +249,9 @@ def test_the_page_has_an_example_of_every_codec() -> None:
         "identity",
         "fp16",
         "bf16",
+        "fp8",
         "quantize",
+        "sign",
         "topk",
     }
 

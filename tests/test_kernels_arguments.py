@@ -21,7 +21,7 @@ def payload(size: int) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("float8",), "family is 'float8'"),
+        (("float8",), "family is 'float8', not 'float32', .*'sign' or 'topk'$"),
         (("float16", 8), "bits is 8, but nothing is quantized"),
         (("float16", 0, 32), "block_size is 32, but"),
         (("float16", 0, 0, True), "stochastic is true, but"),
@@ -32,7 +32,14 @@ def payload(size: int) -> np.ndarray[Any, Any]:
         (("quantize", 8, 0), "block_size is 0"),
         (("quantize", 8, -32), "block_size is -32"),
         (("quantize", 8, 2**41), "block_size is 2199023255552"),
-        (("topk", 0, 0, False, ""), "values is ''"),
+        (("sign", 8, 32), "bits is 8, but nothing is quantized"),
+        (("sign", 0, 0), "block_size is 0, not a positive multiple"),
+        (("float8_e4m3", 0, 48), "block_size is 48, not"),
+        (("float8_e5m2", 0, 32, True), "stochastic is true, but"),
+        (("sign", 0, 32, False, "float16"), "values is 'float16', but only 'topk'"),
+        (("topk", 0, 0, False, "sign"), "block_size is 0, not"),
+        (("topk", 8, 32, False, "float8_e4m3"), "bits is 8, but nothing is quantized"),
+        (("topk", 0, 0, False, ""), "values is '', not 'float32', .*'quantize' or 'sign'$"),
         (("topk", 0, 0, False, "topk"), "values is 'topk'"),
         (("topk", 8, 32, False, "float16"), "bits is 8, but nothing"),
         (("topk", 0, 32, False, "quantize"), "bits is 0, not 8, 4 or 2"),
@@ -44,6 +51,8 @@ def test_codecs_that_do_not_exist(args: tuple[Any, ...], message: str) -> None:
 
 
 QUANTIZE = _native.Codec("quantize", 4, 32)
+SIGN = _native.Codec("sign", 0, 32)
+FLOAT8 = _native.Codec("float8_e4m3", 0, 32)
 TOPK = _native.Codec("topk", values="float32")
 HUGE = 2**62
 
@@ -66,6 +75,8 @@ HUGE = 2**62
         (QUANTIZE, [[0, HUGE, 16, 0, 0]], 0),
         (QUANTIZE, [[0, 0, 16, 0, -1]], 0),
         (QUANTIZE, [[0, 0, 16, 0, 2**32]], 0),
+        (SIGN, [[0, 0, 8, 0, 0], [0, 8, 8, 0, 0]], 1),
+        (FLOAT8, [[0, 0, 8, 0, 0], [0, 8, 8, 0, 0]], 1),
         (TOPK, [[0, 0, 16, 17, 0]], 0),
         (TOPK, [[0, 0, 16, -1, 0]], 0),
         (TOPK, [[0, 0, 2**32, 1, 0]], 0),

@@ -28,13 +28,17 @@ PARAMS = [
     KernelParams("topk", 8, 32, False, "quantize"),
     KernelParams("topk", 4, 256, True, "quantize"),
     KernelParams("topk", 2, 2080, True, "quantize"),
+    KernelParams("topk", 0, 32, False, "float8_e4m3"),
+    KernelParams("topk", 0, 2080, False, "float8_e5m2"),
+    KernelParams("topk", 0, 96, False, "sign"),
+    KernelParams("topk", 0, 2080, False, "sign"),
 ]
 HALF = PARAMS[1]
 SAMPLED = 1 << 17  # elements from which on a sample suggests the threshold
 
 
 def name(params: KernelParams) -> str:
-    return f"{params.values}-{params.bits}"
+    return f"{params.values}-{params.bits}-{params.block_size}"
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=name)

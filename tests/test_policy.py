@@ -132,6 +132,20 @@ def test_plan_prints_a_row_a_variable_and_the_totals_last() -> None:
     assert "1000×16" in text
 
 
+@pytest.mark.parametrize("spec", ["fp8", "fp8:format=e5m2,block_size=32", "sign"])
+@pytest.mark.parametrize(("world_size", "route"), [(2, "all_gather"), (4, "two_phase")])
+def test_plan_of_blocks_with_scales(spec: str, world_size: int, route: str) -> None:
+    plan = gc.Policy(spec).plan(MODEL, world_size)
+    codec = gc.codec(spec)
+    compressed = [v for v in plan.variables if v.codec == codec]
+    assert sum(v.numel for v in compressed) == plan.compressed_numel > 0
+    dense = plan.total_numel - plan.compressed_numel
+    assert plan.payload_bytes == 4 * dense + sum(codec.payload_size(v.numel) for v in compressed)
+    assert {b.route for b in plan.buckets if b.codec == codec} == {route}
+    for chunk in (c for b in plan.buckets if b.route == "two_phase" for c in b.chunks):
+        assert not (chunk.segments[:, 1] % codec.cut).any()
+
+
 def test_plan_of_nothing() -> None:
     plan = gc.Policy("fp16").plan([])
     assert plan.sent_bytes == 0

@@ -18,8 +18,11 @@ TOPK = [
     KernelParams("topk", values="float16"),
     KernelParams("topk", values="float32"),
     KernelParams("topk", 4, 32, True, "quantize"),
+    KernelParams("topk", 0, 32, False, "float8_e5m2"),
+    KernelParams("topk", 0, 32, False, "sign"),
 ]
-ALL = [*CASTS, *QUANTIZE, *TOPK]
+SCALED = [KernelParams(f, 0, 32) for f in ("float8_e4m3", "float8_e5m2", "sign")]
+ALL = [*CASTS, *QUANTIZE, *SCALED, *TOPK]
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -56,7 +59,7 @@ def test_a_bucket_is_its_tensors_one_after_the_other(params: KernelParams) -> No
     assert finite and [o.shape for o in outputs] == shapes
 
 
-@pytest.mark.parametrize("params", [*CASTS, *QUANTIZE], ids=str)
+@pytest.mark.parametrize("params", [*CASTS, *QUANTIZE, *SCALED], ids=str)
 def test_a_tensor_cut_at_blocks_has_the_codes_of_the_whole(params: KernelParams) -> None:
     x = normal(300)
     table = np.array([[0, 0, 64, 0, 7], [0, 64, 160, 0, 7], [0, 224, 76, 0, 7]], np.int64)
@@ -133,7 +136,7 @@ def test_finite_is_judged_after_the_output_cast(
     np.testing.assert_array_equal(out.astype(np.float32), np.float32([1.0, result, 2.0]))
 
 
-@pytest.mark.parametrize("params", [*CASTS, *QUANTIZE], ids=str)
+@pytest.mark.parametrize("params", [*CASTS, *QUANTIZE, *SCALED], ids=str)
 @pytest.mark.parametrize("feedback", [False, True])
 def test_reduce_is_a_sum_and_an_encode(params: KernelParams, feedback: bool) -> None:
     table = np.array([[2, 64, 36, 0, 7], [3, 0, 0, 0, 8], [4, 0, 50, 0, 9]], np.int64)

@@ -62,6 +62,11 @@ def test_bits_fall(bits, epochs, start, ramp) -> None:
     assert [c and (c.bits, c.block_size) for c in codecs] == [b and (b, 64) for b in ramp]
 
 
+@pytest.mark.parametrize("codec", [gc.FP8(), gc.Sign()])
+def test_other_codecs_may_begin_uncompressed(codec: gc.Codec) -> None:
+    assert gc.Warmup(codec, epochs=2, start="none").codecs(codec) == (None, None)
+
+
 def test_every_codec_of_a_policy_that_start_applies_to_warms_up() -> None:
     policy = gc.Policy(
         gc.TopK(density=0.01),
@@ -89,6 +94,8 @@ def test_every_codec_of_a_policy_that_start_applies_to_warms_up() -> None:
         (lambda: gc.Warmup(None), "nothing to begin with in None"),
         (lambda: gc.Warmup("identity"), "nothing to begin with in Identity"),
         (lambda: gc.Warmup("fp16"), r"start='auto'.*FP16\(\).*or leave Warmup out"),
+        (lambda: gc.Warmup("sign"), r"start='auto'.*Sign\(.*or leave Warmup out"),
+        (lambda: gc.Warmup("fp8", start=8), r"start=8.*FP8\("),
         (lambda: gc.Warmup("topk:density=0.5"), "density above"),
         (lambda: gc.Warmup("topk:density=0.01", start=0.005), r"start=0\.005.*density above"),
         (lambda: gc.Warmup("topk:density=0.01", start=0.01), r"start=0\.01.*density above"),

@@ -1,10 +1,11 @@
-// Block quantisation of one element, and of a block's scale.
+// Block quantisation of one element.
 
 #ifndef GRADCOMP_CORE_QUANTIZE_H_
 #define GRADCOMP_CORE_QUANTIZE_H_
 
 #include <cstdint>
 
+#include "core/block_scale.h"
 #include "core/float_bits.h"
 #include "core/macros.h"
 
@@ -13,21 +14,9 @@ namespace gradcomp {
 // Codes are -qmax..qmax.
 GRADCOMP_INLINE constexpr int QuantizeMax(int bits) { return (1 << (bits - 1)) - 1; }
 
-struct BlockScale {
-  float scale;    // what a decoder multiplies codes by; NaN if the block is not finite
-  float inverse;  // what elements are multiplied by; 0 if all codes are 0
-};
-
 // `max_magnitude` is the largest Magnitude() in the block.
 GRADCOMP_INLINE BlockScale ScaleOfBlock(uint32_t max_magnitude, int bits) {
-  if (max_magnitude >= kInfinityBits) return {FloatFromBits(kNanBits), 0.0f};
-  const float qmax = static_cast<float>(QuantizeMax(bits));
-  const float absmax = FloatFromBits(max_magnitude);
-  float scale = absmax / qmax;
-  if (scale < 0x1p-126f) return {0.0f, 0.0f};
-  // Rounded up, the scale of a huge block would decode to infinity.
-  if (Magnitude(qmax * scale) == kInfinityBits) scale = FloatFromBits(FloatBits(scale) - 1);
-  return {scale, qmax / absmax};
+  return ScaleToLargest(max_magnitude, static_cast<float>(QuantizeMax(bits)));
 }
 
 // The code of a finite element; `dither` is 8 + u where rounding is stochastic.

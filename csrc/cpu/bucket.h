@@ -65,9 +65,9 @@ Status Decode(const Codec& codec, const uint8_t* payloads, int64_t payloads_size
               const Segment* segments, int64_t num_segments, float scale,
               const MutableTensor* outputs, int64_t num_tensors, bool* finite);
 
-// The middle step of the two-phase exchange, for casts and quantize: decodes and sums the
-// `world` payloads of a chunk, scales, adds the residual (float32 [sum of lengths], or null) and
-// encodes again. `segments` are a contiguous run of a table as above.
+// The middle step of the two-phase exchange, for all but top-k: decodes and sums the `world`
+// payloads of a chunk, scales, adds the residual (float32 [sum of lengths], or null) and encodes
+// again. `segments` are a contiguous run of a table as above.
 Status Reduce(const Codec& codec, const uint8_t* payloads, int64_t payloads_size, int64_t world,
               const Segment* segments, int64_t num_segments, const Rng& rng, float scale,
               const float* residual, float* new_residual, uint8_t* payload, int64_t payload_size);

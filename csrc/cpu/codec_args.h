@@ -12,8 +12,8 @@
 namespace gradcomp {
 
 // Sets *codec, or returns a sentence that names the offending argument ("" on success).
-// Names are "float32", "float16", "bfloat16", "quantize" and, for `family`, "topk";
-// `values` is "" unless the family is top-k.
+// Names are "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2", "quantize", "sign" and,
+// for `family`, "topk"; `values` is "" unless the family is top-k.
 std::string ParseCodec(std::string_view family, int64_t bits, int64_t block_size, bool stochastic,
                        std::string_view values, Codec* codec);
 

@@ -13,7 +13,7 @@ bool IsRowValid(const Codec& codec, const Segment& segment) {
   if (codec.family == Family::kTopK) {
     return segment.length <= kMaxTopKLength && segment.kept >= 0 && segment.kept <= segment.length;
   }
-  const bool at_block = codec.family != Family::kQuantize || segment.start % codec.block_size == 0;
+  const bool at_block = codec.block_size == 0 || segment.start % codec.block_size == 0;
   return segment.kept == 0 && at_block;
 }
 

@@ -3,14 +3,17 @@
 from gradcomp.codecs.array import ArrayCodec, RandomBits
 from gradcomp.codecs.base import Codec, codec, registered
 from gradcomp.codecs.bf16 import BF16
+from gradcomp.codecs.fp8 import FP8
 from gradcomp.codecs.fp16 import FP16
 from gradcomp.codecs.identity import Identity
 from gradcomp.codecs.kernel import KernelCodec
 from gradcomp.codecs.quantize import Quantize
+from gradcomp.codecs.sign import Sign
 from gradcomp.codecs.topk import TopK
 
 __all__ = [
     "BF16",
+    "FP8",
     "FP16",
     "ArrayCodec",
     "Codec",
@@ -18,6 +21,7 @@ __all__ = [
     "KernelCodec",
     "Quantize",
     "RandomBits",
+    "Sign",
     "TopK",
     "codec",
     "registered",

@@ -26,6 +26,14 @@ def integer(name: str, value: Any, *, least: int | None = None) -> int:
     return number
 
 
+def block_size(value: Any) -> int:
+    """How many elements share a scale."""
+    size = integer("block_size", value)
+    if size < 32 or size % 32:
+        raise CodecError(f"block_size must be a positive multiple of 32, got {size}")
+    return size
+
+
 def real(name: str, value: Any) -> float:
     """`value` as a float; NumPy's numbers are taken, True and NaN are not."""
     is_number = isinstance(value, numbers.Real | np.number) and not isinstance(value, bool)

@@ -43,9 +43,7 @@ class Quantize(KernelCodec):
         bits = checks.integer("bits", self.bits)
         if bits not in (8, 4, 2):
             raise CodecError(f"bits must be 8, 4 or 2, got {bits}")
-        block_size = checks.integer("block_size", self.block_size)
-        if block_size < 32 or block_size % 32:
-            raise CodecError(f"block_size must be a positive multiple of 32, got {block_size}")
+        block_size = checks.block_size(self.block_size)
         if not isinstance(self.stochastic, bool | np.bool_ | None):
             raise CodecError(f"stochastic must be True, False or None, got {self.stochastic!r}")
         stochastic = None if self.stochastic is None else bool(self.stochastic)

@@ -10,10 +10,12 @@ from gradcomp import kernels
 from gradcomp.codecs import checks
 from gradcomp.codecs.base import codec
 from gradcomp.codecs.bf16 import BF16
+from gradcomp.codecs.fp8 import FP8
 from gradcomp.codecs.fp16 import FP16
 from gradcomp.codecs.identity import Identity
 from gradcomp.codecs.kernel import KernelCodec
 from gradcomp.codecs.quantize import Quantize
+from gradcomp.codecs.sign import Sign
 from gradcomp.errors import CodecError
 from gradcomp.kernels import KernelParams
 from gradcomp.reference import topk_select
@@ -28,7 +30,8 @@ class TopK(KernelCodec):
 
     Args:
       density: the share that is sent, 0 < density ≤ 1.
-      values: how the values are sent: Identity, FP16, BF16 or Quantize, or a spec of one.
+      values: how the values are sent: Identity, FP16, BF16, FP8, Quantize or Sign, or a spec of
+        one. With Sign that is sparse ternary compression, arXiv:1903.02891.
       select: "exact".
 
     Raises:
@@ -48,8 +51,10 @@ class TopK(KernelCodec):
         if not 0 < density <= 1:
             raise CodecError(f"density must be above 0 and at most 1, got {density}")
         values = codec(self.values)
-        if not isinstance(values, Identity | FP16 | BF16 | Quantize):
-            raise CodecError(f"values must be Identity, FP16, BF16 or Quantize, got {values!r}")
+        if not isinstance(values, Identity | FP16 | BF16 | FP8 | Quantize | Sign):
+            raise CodecError(
+                f"values must be Identity, FP16, BF16, FP8, Quantize or Sign, got {values!r}"
+            )
         if self.select != "exact":
             raise CodecError(f"select must be 'exact', got {self.select!r}")
         object.__setattr__(self, "density", density)

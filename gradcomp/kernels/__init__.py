@@ -111,7 +111,7 @@ def reduce(
     """The middle of a two-phase exchange: adds up a chunk's payloads and encodes the sum.
 
     Args:
-      params: a cast or "quantize".
+      params: any but "topk".
       payloads: uint8 [world * payload_size(params, segments)], in rank order.
       residual: float32 [sum of lengths], the chunk's own; None for no feedback. As `encode`'s.
       segments: int64 [S, 5]: consecutive rows of a bucket's table.

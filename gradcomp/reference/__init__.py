@@ -2,10 +2,12 @@
 
 from gradcomp.reference.bucket import decode, encode, reduce
 from gradcomp.reference.elias_fano import elias_fano_decode, elias_fano_encode
+from gradcomp.reference.float8 import float8_decode, float8_encode
 from gradcomp.reference.floats import Floats, Payload, cast_decode, cast_encode
 from gradcomp.reference.params import KernelParams, check_params, payload_size, segment_size
 from gradcomp.reference.quantize import quantize_decode, quantize_encode
 from gradcomp.reference.segment import SegmentCodec
+from gradcomp.reference.sign import sign_decode, sign_encode, sign_scales
 from gradcomp.reference.threefry import Stream, threefry4x32
 from gradcomp.reference.topk import topk_decode, topk_encode, topk_select
 
@@ -22,11 +24,16 @@ __all__ = [
     "elias_fano_decode",
     "elias_fano_encode",
     "encode",
+    "float8_decode",
+    "float8_encode",
     "payload_size",
     "quantize_decode",
     "quantize_encode",
     "reduce",
     "segment_size",
+    "sign_decode",
+    "sign_encode",
+    "sign_scales",
     "threefry4x32",
     "topk_decode",
     "topk_encode",

@@ -6,6 +6,9 @@ from typing import NamedTuple
 CASTS = {"float32": 4, "float16": 2, "bfloat16": 2}
 """The cast families, with the bytes an element takes on the wire."""
 
+SCALED = ("float8_e4m3", "float8_e5m2", "quantize", "sign")
+"""The families that send blocks of codes, each block with a scale."""
+
 Row = Sequence[int]
 """One row of a segment table: (tensor, start, length, kept, stream)."""
 
@@ -14,7 +17,7 @@ class KernelParams(NamedTuple):
     """The kernel and its options; those that a family does not use are 0, False or ""."""
 
     family: str
-    """"float32", "float16", "bfloat16", "quantize" or "topk"."""
+    """One of CASTS, one of SCALED, or "topk"."""
     bits: int = 0
     """Bits a quantised value: 8, 4 or 2."""
     block_size: int = 0
@@ -33,22 +36,22 @@ class KernelParams(NamedTuple):
 def check_params(params: KernelParams) -> None:
     """Raises ValueError unless `params` names a kernel that exists, with just its options."""
     if params.family == "topk":
-        if params.values not in (*CASTS, "quantize"):
+        if params.values not in (*CASTS, *SCALED):
             raise ValueError(f"topk cannot carry its values as {params.values!r}")
-        check_params(params.of_values)
-    elif params.family == "quantize":
+        return check_params(params.of_values)
+    if params.family not in (*CASTS, *SCALED):
+        raise ValueError(f"no kernel family {params.family!r}")
+    if params.family in CASTS and params != KernelParams(params.family):
+        raise ValueError(f"{params.family} takes no options, got {params}")
+    if params.values:
+        raise ValueError(f"{params.family} takes no values, got {params.values!r}")
+    if params.family == "quantize":
         if params.bits not in (8, 4, 2):
             raise ValueError(f"bits must be 8, 4 or 2, got {params.bits}")
-        if params.block_size <= 0 or params.block_size % 32:
-            raise ValueError(
-                f"block_size must be a positive multiple of 32, got {params.block_size}"
-            )
-        if params.values:
-            raise ValueError(f"quantize takes no values, got {params.values!r}")
-    elif params.family not in CASTS:
-        raise ValueError(f"no kernel family {params.family!r}")
-    elif params != KernelParams(params.family):
-        raise ValueError(f"{params.family} takes no options, got {params}")
+    elif params.bits or params.stochastic:
+        raise ValueError(f"{params.family} takes a block_size only, got {params}")
+    if params.family in SCALED and (params.block_size <= 0 or params.block_size % 32):
+        raise ValueError(f"block_size must be a positive multiple of 32, got {params.block_size}")
 
 
 def index_low_bits(numel: int, kept: int) -> int:
@@ -67,13 +70,20 @@ def index_size(numel: int, kept: int) -> int:
     return low + (index_upper_bits(numel, kept) + 7) // 8
 
 
+def bits_of_code(params: KernelParams) -> int:
+    """Bits that an element takes in a block; for the families in SCALED."""
+    if params.family == "quantize":
+        return params.bits
+    return 1 if params.family == "sign" else 8
+
+
 def segment_size(params: KernelParams, length: int, kept: int = 0) -> int:
     """Payload bytes of one segment of `length` elements, `kept` of them for "topk"."""
     if params.family == "topk":
         return index_size(length, kept) + segment_size(params.of_values, kept) if kept else 0
-    if params.family == "quantize":
+    if params.family in SCALED:
         blocks = -(-length // params.block_size)
-        return 4 * blocks + (length * params.bits + 7) // 8
+        return 4 * blocks + (length * bits_of_code(params) + 7) // 8
     return CASTS[params.family] * length
 
 

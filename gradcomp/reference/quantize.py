@@ -8,30 +8,15 @@ from numpy.typing import NDArray
 
 from gradcomp.reference.floats import Floats, Payload, canonical
 from gradcomp.reference.params import KernelParams
+from gradcomp.reference.scales import (
+    block_shapes,
+    join_blocks,
+    scales_to_largest,
+    split_blocks,
+)
 from gradcomp.reference.threefry import Stream
 
 Codes = NDArray[np.int32]
-
-_SMALLEST_SCALE = np.float32(2.0**-126)
-
-
-def _matrices(numel: int, block_size: int) -> list[tuple[int, int]]:
-    """Shapes (blocks, elements a block): the full blocks, then the last one if it is shorter."""
-    shapes = [(numel // block_size, block_size), (1, numel % block_size)]
-    return [(blocks, m) for blocks, m in shapes if blocks and m]
-
-
-def _scales(x: Floats, qmax: np.float32) -> tuple[Floats, Floats]:
-    """(scale, inverse) of each row; a row that is not coded has scale NaN or 0, inverse 0."""
-    absmax = np.abs(x).max(axis=1)
-    scale = absmax / qmax
-    # A finite value must decode to a finite value, also at the upper end of float32.
-    scale = np.where(np.isinf(qmax * scale), np.nextafter(scale, np.float32(0)), scale)
-    inverse = qmax / absmax
-    finite = np.isfinite(x).all(axis=1)
-    scale = np.where(scale < _SMALLEST_SCALE, np.float32(0), scale)
-    scale = canonical(np.where(finite, scale, np.float32(np.nan)))
-    return scale, np.where(scale > 0, inverse, np.float32(0))
 
 
 def _round(y: Floats, qmax: np.float32, random: NDArray[np.uint16] | None) -> Codes:
@@ -84,30 +69,24 @@ def quantize_encode(params: KernelParams, x: Floats, start: int, stream: Stream)
     qmax = np.float32(2 ** (params.bits - 1) - 1)
     random = stream.bits(start, len(x)) if params.stochastic else None
     scales, packed, done = [], [], 0
-    for blocks, m in _matrices(len(x), params.block_size):
+    for blocks, m in block_shapes(len(x), params.block_size):
         here = slice(done, done + blocks * m)
         block = x[here].reshape(blocks, m)
         with np.errstate(all="ignore"):
-            scale, inverse = _scales(block, qmax)
+            scale, inverse = scales_to_largest(block, qmax)
             y = np.where((scale > 0)[:, None], block * inverse[:, None], np.float32(0))
         codes = _round(y, qmax, None if random is None else random[here].reshape(blocks, m))
-        scales.append(scale.astype("<f4").view(np.uint8))
-        packed.append(pack_codes(codes, params.bits).reshape(-1))
+        scales.append(scale)
+        packed.append(pack_codes(codes, params.bits))
         done = here.stop
-    return np.concatenate([*scales, *packed, np.empty(0, np.uint8)])
+    return join_blocks(scales, packed)
 
 
 def quantize_decode(params: KernelParams, payload: Payload, numel: int) -> Floats:
     """float32 [numel] of a segment's payload; any codes and any scales are accepted."""
-    all_blocks = -(-numel // params.block_size)
-    scales = np.frombuffer(payload[: 4 * all_blocks].tobytes(), "<f4").astype(np.float32)
-    packed = payload[4 * all_blocks :]
     values = [np.empty(0, np.float32)]
-    for blocks, m in _matrices(numel, params.block_size):
-        size = (m * params.bits + 7) // 8
-        codes = unpack_codes(packed[: blocks * size].reshape(blocks, size), m, params.bits)
+    for scale, packed, m in split_blocks(payload, numel, params.block_size, params.bits):
+        codes = unpack_codes(packed, m, params.bits)
         with np.errstate(all="ignore"):
-            block = codes.astype(np.float32) * scales[:blocks, None]
-        values.append(block.reshape(-1))
-        scales, packed = scales[blocks:], packed[blocks * size :]
+            values.append((codes.astype(np.float32) * scale[:, None]).reshape(-1))
     return canonical(np.concatenate(values))

@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from gradcomp.reference.floats import Floats, Payload, cast_decode, cast_encode
+from gradcomp.reference.block import block_decode, block_encode
+from gradcomp.reference.floats import Floats, Payload
 from gradcomp.reference.params import KernelParams, check_params, segment_size
-from gradcomp.reference.quantize import quantize_decode, quantize_encode
 from gradcomp.reference.threefry import Stream
 from gradcomp.reference.topk import topk_decode, topk_encode
 
@@ -32,7 +32,7 @@ class Family:
     def __init__(self, params: KernelParams) -> None:
         check_params(params)
         self.params = params
-        self.cut = params.block_size if params.family == "quantize" else 1
+        self.cut = 1 if params.family == "topk" else params.block_size or 1
 
     def size(self, length: int, kept: int) -> int:
         """Payload bytes of a segment."""
@@ -42,17 +42,13 @@ class Family:
         """uint8 [size(n, kept)] of float32 [n], canonical."""
         if self.params.family == "topk":
             return topk_encode(self.params, x, kept, random)
-        if self.params.family == "quantize":
-            return quantize_encode(self.params, x, start, random)
-        return cast_encode(self.params.family, x)
+        return block_encode(self.params, x, start, random)
 
     def decode(self, payload: Payload, length: int, kept: int) -> Floats:
         """float32 [length]."""
         if self.params.family == "topk":
             return topk_decode(self.params, payload, length, kept)
-        if self.params.family == "quantize":
-            return quantize_decode(self.params, payload, length)
-        return cast_decode(self.params.family, payload)
+        return block_decode(self.params, payload, length)
 
 
 def as_segment_codec(kernel: KernelParams | SegmentCodec) -> SegmentCodec:

@@ -5,10 +5,10 @@ Source: arXiv:1809.07599.
 
 import numpy as np
 
+from gradcomp.reference.block import block_decode, block_encode
 from gradcomp.reference.elias_fano import Indices, elias_fano_decode, elias_fano_encode
-from gradcomp.reference.floats import Floats, Payload, bits_of, cast_decode, cast_encode
+from gradcomp.reference.floats import Floats, Payload, bits_of
 from gradcomp.reference.params import KernelParams, index_size
-from gradcomp.reference.quantize import quantize_decode, quantize_encode
 from gradcomp.reference.threefry import Stream
 
 
@@ -33,10 +33,7 @@ def topk_encode(params: KernelParams, x: Floats, kept: int, stream: Stream) -> P
     if kept == 0:
         return np.empty(0, np.uint8)
     index = topk_select(x, kept)
-    if params.values == "quantize":
-        values = quantize_encode(params.of_values, x[index], 0, stream)
-    else:
-        values = cast_encode(params.values, x[index])
+    values = block_encode(params.of_values, x[index], 0, stream)
     return np.concatenate([elias_fano_encode(index, len(x)), values])
 
 
@@ -46,8 +43,5 @@ def topk_decode(params: KernelParams, payload: Payload, numel: int, kept: int) -
     if kept:
         size = index_size(numel, kept)
         index = elias_fano_decode(payload[:size], numel, kept)
-        if params.values == "quantize":
-            dense[index] += quantize_decode(params.of_values, payload[size:], kept)
-        else:
-            dense[index] += cast_decode(params.values, payload[size:])
+        dense[index] += block_decode(params.of_values, payload[size:], kept)
     return dense

@@ -218,6 +218,13 @@ std::vector<Codec> AllCodecs() {
     codecs.push_back({Family::kTopK, bits, 64, true, Family::kQuantize});
     codecs.push_back({Family::kTopK, bits, 2080, false, Family::kQuantize});
   }
+  for (const Family family : {Family::kFloat8E4M3, Family::kFloat8E5M2, Family::kSign}) {
+    for (const int64_t block_size : {32, 96, 128, 512, 2080}) {
+      codecs.push_back({family, 0, block_size, false, Family::kFloat32});
+    }
+    codecs.push_back({Family::kTopK, 0, 96, false, family});
+    codecs.push_back({Family::kTopK, 0, 2080, false, family});
+  }
   return codecs;
 }
 
