@@ -25,6 +25,7 @@ from gradcomp.errors import (
     OutOfSyncError,
     StateError,
 )
+from gradcomp.kernels import get_num_threads, set_num_threads
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
 from gradcomp.warmup import Warmup
@@ -70,10 +71,12 @@ __all__ = [
     "begin_epoch",
     "check_sync",
     "codec",
+    "get_num_threads",
     "memory",
     "prepare",
     "restore_state",
     "save_state",
+    "set_num_threads",
 ]
 
 # What needs Keras or TensorFlow is imported when it is asked for.

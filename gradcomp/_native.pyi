@@ -79,6 +79,9 @@ def reduce(
       ValueError: also if the codec is top-k.
     """
 
+def set_num_threads(count: int) -> None:
+    """How many threads work on kernels at once, callers included; 1 until it is set."""
+
 def threefry4x32(
     key: tuple[int, int, int, int], counter: tuple[int, int, int, int], rounds: int
 ) -> tuple[int, int, int, int]:

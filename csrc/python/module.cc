@@ -14,6 +14,7 @@
 #include "cpu/bucket.h"
 #include "cpu/codec_args.h"
 #include "cpu/segments.h"
+#include "cpu/threads.h"
 #include "python/arrays.h"
 
 namespace gradcomp::python {
@@ -157,6 +158,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("reduce", &ReduceArrays, py::arg("codec"), py::arg("payloads"), py::arg("world"),
              py::arg("residual"), py::arg("segments"), py::arg("rng"), py::arg("scale"),
              py::arg("payload"));
+  module.def("set_num_threads", &SetNumThreads, py::arg("count"));
   module.def("threefry4x32", &ThreefryWords, py::arg("key"), py::arg("counter"), py::arg("rounds"));
 }
 

@@ -1,14 +1,15 @@
 // All operations of all codecs over many lengths, alignments, dtypes and wrong payloads, in buffers
 // of exact size. Under sanitizers it shows that nothing is accessed out of bounds; its digest shows
-// that every instruction set gives the same bytes.
+// that every instruction set and every number of threads gives the same bytes.
 //
-//   kernel_sweep LEVEL DIGEST
+//   kernel_sweep LEVEL DIGEST THREADS
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "cpu/bucket.h"
+#include "cpu/threads.h"
 #include "support.h"
 
 #if defined(__x86_64__)
@@ -222,7 +223,7 @@ std::vector<Codec> AllCodecs() {
 }
 
 int Main(int argc, char** argv) {
-  CHECK(argc == 3);
+  CHECK(argc == 4);
   const std::string level = argv[1];
 #if defined(__x86_64__)
   if ((level == "v3" && !__builtin_cpu_supports("x86-64-v3")) ||
@@ -231,6 +232,7 @@ int Main(int argc, char** argv) {
     return 77;
   }
 #endif
+  SetNumThreads(std::atoi(argv[3]));
   Digest digest;
   Random random(1);
   for (const Codec& codec : AllCodecs()) {
@@ -242,12 +244,15 @@ int Main(int argc, char** argv) {
       SweepBucket(codec, {random.Below(300), 0, random.Below(5), random.Below(3000)}, &random,
                   &digest);
     }
-    // Long enough for top-k to sample, and for reduce to go in runs.
+    // Long enough for top-k to sample, for reduce to go in runs, and for several threads, which
+    // share one tensor, a tensor and a half, and many.
     SweepBucket(codec, {140003}, &random, &digest);
+    SweepBucket(codec, {3, kTaskElements, kTaskElements + 1}, &random, &digest);
+    SweepBucket(codec, std::vector<int64_t>(90, 1500), &random, &digest);
   }
   char hex[17];
   std::snprintf(hex, sizeof(hex), "%016llx", static_cast<unsigned long long>(digest.value()));
-  std::printf("%s: %s, expected %s\n", level.c_str(), hex, argv[2]);
+  std::printf("%s: %s, expected %s, threads %s\n", level.c_str(), hex, argv[2], argv[3]);
   return std::string(hex) == argv[2] ? 0 : 1;
 }
 
