@@ -14,6 +14,10 @@
 #include "cpu/threads.h"
 #include "cpu/topk.h"
 
+#if defined(GRADCOMP_V4)
+#include <immintrin.h>
+#endif
+
 namespace gradcomp {
 namespace {
 
@@ -32,6 +36,8 @@ constexpr int64_t kScan = 64;
 // Candidates written for a mask at least, be they there or not: a branch that depends on the data
 // costs more. At 1 %, fewer than 3 in 64 are usual.
 constexpr int kUnrolled = 3;
+// How many may be written after the last that is there.
+constexpr int kSlack = 16;
 // Thresholds that all elements reach, and none.
 constexpr uint32_t kAnyMagnitude = 0;
 constexpr uint32_t kNoMagnitude = kMagnitudeMask;
@@ -47,10 +53,45 @@ GRADCOMP_INLINE uint64_t MaskOfFlags(const uint8_t (&flags)[kScan]) {
   return mask;
 }
 
-// Corrects elements [first, first + n) into the new residual, and appends those that reach the
-// threshold to the candidates, which have room for n + kUnrolled more.
-GRADCOMP_CLONES void Scan(const Source& source, int64_t first, int64_t n, uint32_t threshold,
-                          Candidates* candidates) {
+#if defined(GRADCOMP_V4)
+// As Scan, with the instruction that moves chosen elements together.
+GRADCOMP_V4 void ScanV4(const Source& source, int64_t first, int64_t n, uint32_t threshold,
+                        Candidates* candidates) {
+  constexpr int64_t kLanes = 16;
+  const __m512i least = _mm512_set1_epi32(static_cast<int32_t>(threshold));
+  const __m512i magnitude_mask = _mm512_set1_epi32(static_cast<int32_t>(kMagnitudeMask));
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  uint32_t* positions = candidates->positions + candidates->count;
+  float* values = candidates->values + candidates->count;
+  for (int64_t begin = first; begin < first + n; begin += kScan) {
+    const int64_t size = std::min(kScan, first + n - begin);
+    float x[kScan];
+    LoadCorrected(source, begin, size, x);
+    if (source.new_residual != nullptr) {
+      std::memcpy(source.new_residual + begin, x, static_cast<size_t>(size) * sizeof(float));
+    }
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const __mmask16 there =
+          size - i >= kLanes ? 0xffff : static_cast<__mmask16>((1 << (size - i)) - 1);
+      const __m512 v = _mm512_maskz_loadu_ps(there, x + i);
+      const __m512i magnitude = _mm512_and_epi32(_mm512_castps_si512(v), magnitude_mask);
+      const __mmask16 chosen = _mm512_mask_cmpge_epi32_mask(there, magnitude, least);
+      const __m512i position =
+          _mm512_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(begin + i)), lanes);
+      // To registers first: the form that writes to memory is ten times as slow on some processors.
+      _mm512_storeu_si512(positions, _mm512_maskz_compress_epi32(chosen, position));
+      _mm512_storeu_ps(values, _mm512_maskz_compress_ps(chosen, v));
+      const int count = __builtin_popcount(chosen);
+      positions += count;
+      values += count;
+    }
+  }
+  candidates->count = values - candidates->values;
+}
+#endif
+
+GRADCOMP_CLONES void ScanPlain(const Source& source, int64_t first, int64_t n, uint32_t threshold,
+                               Candidates* candidates) {
   uint32_t* __restrict positions = candidates->positions;
   float* __restrict values = candidates->values;
   int64_t count = candidates->count;
@@ -81,6 +122,18 @@ GRADCOMP_CLONES void Scan(const Source& source, int64_t first, int64_t n, uint32
     count = end;
   }
   candidates->count = count;
+}
+
+// Corrects elements [first, first + n) into the new residual, and appends those that reach the
+// threshold to the candidates, which have room for n + kSlack more.
+void Scan(const Source& source, int64_t first, int64_t n, uint32_t threshold,
+          Candidates* candidates) {
+#if defined(GRADCOMP_DISPATCH)
+  if (HasV4()) return ScanV4(source, first, n, threshold, candidates);
+#elif defined(GRADCOMP_V4)
+  return ScanV4(source, first, n, threshold, candidates);
+#endif
+  ScanPlain(source, first, n, threshold, candidates);
 }
 
 // A hash that is as good as random (SplitMix64: Steele, Lea, Flood 2014).
@@ -179,7 +232,7 @@ class Workspace {
     const int64_t threads = NumThreads();
     return threads == 1 ? 1 : std::clamp<int64_t>(n / kTaskElements, 1, 4 * threads);
   }
-  static int64_t Room(int64_t capacity) { return capacity + kUnrolled; }
+  static int64_t Room(int64_t capacity) { return capacity + kSlack; }
   Candidates At(int64_t part, int64_t capacity) const {
     uint32_t* const positions = memory_.get() + 2 * part * Room(capacity_);
     return {positions, reinterpret_cast<float*>(positions + Room(capacity)), capacity, 0};
