@@ -27,11 +27,13 @@ from gradcomp.codecs import KernelCodec
 SPECS = (targets.INT8, targets.INT4, targets.TOPK.format(0.01), "fp16")
 SMALL = 1024
 
-# Ways to keep freed memory instead of giving it back to the system, all of glibc itself.
+# Where TensorFlow has oneDNN on, its allocator keeps freed memory; where it has not, glibc's gives
+# large tensors back to the system, and huge pages make asking for them again cheap.
+_WITHOUT = {"TF_ENABLE_ONEDNN_OPTS": "0"}
 SETTINGS: dict[str, dict[str, str]] = {
     "as it is": {},
-    "heap only": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)},
-    "huge pages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "oneDNN off": _WITHOUT,
+    "oneDNN off, huge pages": {**_WITHOUT, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
 }
 
 
