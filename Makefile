@@ -1,6 +1,6 @@
 # `make` lists the targets. Each brings .venv and the extension up to date first.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sanitize test-tf-versions clean
+.PHONY: help setup demo bench test lint sanitize test-tf-versions clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -11,6 +11,9 @@ setup: ## create or refresh .venv: TensorFlow, Horovod, the extension (all targe
 
 demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the table (about 6 minutes)
 	@.venv/bin/python -m bench.demo
+
+bench: setup ## time the kernels against memory's speed and today's alternatives (about 5 minutes)
+	@.venv/bin/python -m bench.kernels --quick
 
 test: setup lint sanitize test-tf-versions ## every check and test, with coverage of gradcomp/
 	@.ci/test.sh

@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
-# Runs the kernel tests, in C++ and in Python, with AddressSanitizer and UndefinedBehaviorSanitizer.
+# Runs the kernel tests, in C++ and in Python, with AddressSanitizer and UndefinedBehaviorSanitizer,
+# and the C++ tests that use several threads with ThreadSanitizer.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-configure_and_build() { # FOLDER OPTION...
-  local folder=$1
-  shift
-  cmake -S . -B "$folder" -G Ninja -DGRADCOMP_SANITIZE=ON "$@"
+configure_and_build() { # FOLDER SANITIZERS OPTION...
+  local folder=$1 sanitizers=$2
+  shift 2
+  cmake -S . -B "$folder" -G Ninja -DGRADCOMP_SANITIZE="$sanitizers" "$@"
   cmake --build "$folder" --parallel "$(nproc)"
 }
 
 # For Python one instruction set, since a library that chooses between several does so while it is
 # loaded, before the sanitizer is ready.
 build() {
-  configure_and_build build/sanitize -DGRADCOMP_NATIVE_TESTS=ON
-  configure_and_build build/sanitize-python -DGRADCOMP_ISA=baseline -DPython_EXECUTABLE="$VENV/bin/python"
+  configure_and_build build/sanitize ON -DGRADCOMP_NATIVE_TESTS=ON
+  configure_and_build build/sanitize-threads thread -DGRADCOMP_NATIVE_TESTS=ON
+  configure_and_build build/sanitize-python ON -DGRADCOMP_ISA=baseline -DPython_EXECUTABLE="$VENV/bin/python"
 }
 
 echo "sanitize: building the kernels with sanitizers (about 2 minutes the first time) ..."
 logged sanitize "Compiler errors are shown by make setup, too." build
 ctest --test-dir build/sanitize --no-tests=error --output-on-failure --parallel "$(nproc)"
+ctest --test-dir build/sanitize-threads --no-tests=error --output-on-failure --tests-regex 'threads_test|kernel_sweep_v3'
 
 # Python itself is not instrumented, so the sanitizer has to be loaded before it, and libstdc++ for
 # the sanitizer to see exceptions. What Python leaks at its exit is not ours.

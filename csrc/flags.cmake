@@ -1,5 +1,7 @@
 # What every target of this project is compiled with: link `gradcomp_flags`.
 add_library(gradcomp_flags INTERFACE)
+find_package(Threads REQUIRED)
+target_link_libraries(gradcomp_flags INTERFACE Threads::Threads)
 target_include_directories(gradcomp_flags INTERFACE "${PROJECT_SOURCE_DIR}/csrc")
 # Equal bytes on every instruction set need no fused multiply-add; plain loops vectorise without
 # errno and traps; -Werror is for us, not for whoever builds a wheel with a newer compiler.
@@ -8,7 +10,11 @@ target_compile_options(gradcomp_flags INTERFACE
   $<$<NOT:$<BOOL:${SKBUILD}>>:-Werror>)
 
 if(GRADCOMP_SANITIZE)
-  set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all)
+  if(GRADCOMP_SANITIZE STREQUAL "thread")
+    set(sanitizers -fsanitize=thread)
+  else()
+    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all)
+  endif()
   target_compile_options(gradcomp_flags INTERFACE ${sanitizers} -g -fno-omit-frame-pointer)
   target_link_options(gradcomp_flags INTERFACE ${sanitizers})
 endif()

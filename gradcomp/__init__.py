@@ -26,6 +26,7 @@ from gradcomp.errors import (
     StateError,
     WorkerLostError,
 )
+from gradcomp.kernels import get_num_threads, set_num_threads
 from gradcomp.plan import Plan
 from gradcomp.policy import Policy
 from gradcomp.reporting import Report, report
@@ -76,11 +77,13 @@ __all__ = [
     "begin_epoch",
     "check_sync",
     "codec",
+    "get_num_threads",
     "memory",
     "prepare",
     "report",
     "restore_state",
     "save_state",
+    "set_num_threads",
 ]
 
 # What needs Keras or TensorFlow is imported when it is asked for.

@@ -79,6 +79,15 @@ def reduce(
       ValueError: also if the codec is top-k.
     """
 
+def elias_fano_encode(positions: NDArray[Any], n: int, bytes: NDArray[uint8]) -> None:
+    """Writes the code of increasing positions below n: top-k's indices alone."""
+
+def elias_fano_decode(bytes: NDArray[uint8], n: int, positions: NDArray[Any]) -> None:
+    """Reads as many positions below n as there is room for; ValueError if it is no such code."""
+
+def set_num_threads(count: int) -> None:
+    """How many threads work on kernels at once, callers included; 1 until it is set."""
+
 def threefry4x32(
     key: tuple[int, int, int, int], counter: tuple[int, int, int, int], rounds: int
 ) -> tuple[int, int, int, int]:

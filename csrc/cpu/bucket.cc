@@ -1,9 +1,11 @@
 #include "cpu/bucket.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "cpu/block.h"
 #include "cpu/float_control.h"
+#include "cpu/runs.h"
 #include "cpu/scratch.h"
 #include "cpu/segments.h"
 #include "cpu/tile.h"
@@ -33,21 +35,21 @@ Status CheckPayloads(int64_t payloads_size, int64_t world, int64_t payload_size)
   return {};
 }
 
-Status EncodeSegment(const Codec& codec, const Source& source, const Segment& segment,
-                     const RandomStream& stream, uint8_t* payload) {
+Status EncodeRun(const Codec& codec, const Source& source, const Segment& segment, const Run& run,
+                 const RandomStream& stream, uint8_t* payload) {
   if (codec.family == Family::kTopK) {
     return TopKEncode(codec, source, segment.length, segment.kept, stream, payload);
   }
-  BlockEncode(codec, source, segment.length, 0, segment.length, segment.start, stream, payload);
+  BlockEncode(codec, source, segment.length, run.first, run.count, segment.start, stream, payload);
   return {};
 }
 
-Status DecodeSegment(const Codec& codec, const uint8_t* payloads, int64_t stride, int64_t world,
-                     const Segment& segment, const Sink& sink, bool* finite) {
+Status DecodeRun(const Codec& codec, const uint8_t* payloads, int64_t stride, int64_t world,
+                 const Segment& segment, const Run& run, const Sink& sink, bool* finite) {
   if (codec.family == Family::kTopK) {
     return TopKDecode(codec, payloads, stride, world, segment.length, segment.kept, sink, finite);
   }
-  *finite = BlockDecode(codec, payloads, stride, world, segment.length, 0, segment.length, sink);
+  *finite = BlockDecode(codec, payloads, stride, world, segment.length, run.first, run.count, sink);
   return {};
 }
 
@@ -64,18 +66,15 @@ Status Encode(const Codec& codec, const ConstTensor* gradients, const float* con
   if (payload_size != expected) return {Code::kBadPayloadSize, payload_size, expected};
 
   const DefaultFloatControl float_control;
-  for (int64_t row = 0; row < num_segments; ++row) {
-    const Segment& segment = segments[row];
+  return ForEachRun(codec, segments, num_segments, [&](const Run& run) {
+    const Segment& segment = segments[run.row];
     const ConstTensor& gradient = gradients[segment.tensor];
     const Source tensor = {gradient.data, gradient.dtype,
                            residuals ? Elements(residuals[segment.tensor]) : nullptr,
                            new_residuals ? Elements(new_residuals[segment.tensor]) : nullptr};
-    status = EncodeSegment(codec, Advance(tensor, segment.start), segment, StreamOf(rng, segment),
-                           payload);
-    if (!status.ok()) return status;
-    payload += PayloadSize(codec, segment.length, segment.kept);
-  }
-  return {};
+    return EncodeRun(codec, Advance(tensor, segment.start + run.first), segment, run,
+                     StreamOf(rng, segment), payload + run.payload);
+  });
 }
 
 Status Decode(const Codec& codec, const uint8_t* payloads, int64_t payloads_size, int64_t world,
@@ -89,19 +88,20 @@ Status Decode(const Codec& codec, const uint8_t* payloads, int64_t payloads_size
   if (!status.ok()) return status;
 
   const DefaultFloatControl float_control;
-  *finite = true;
-  for (int64_t row = 0; row < num_segments; ++row) {
-    const Segment& segment = segments[row];
+  std::atomic<bool> all_finite{true};
+  status = ForEachRun(codec, segments, num_segments, [&](const Run& run) {
+    const Segment& segment = segments[run.row];
     const MutableTensor& output = outputs[segment.tensor];
-    const Sink sink = Advance({output.data, output.dtype, scale}, segment.start);
-    bool segment_finite;
-    status = DecodeSegment(codec, payloads, stride, world, segment, sink, &segment_finite);
-    if (status.code == Code::kBadPayload) status.got = row;
-    if (!status.ok()) return status;
-    *finite &= segment_finite;
-    payloads += PayloadSize(codec, segment.length, segment.kept);
-  }
-  return {};
+    const Sink tensor = {output.data, output.dtype, scale};
+    bool run_finite = true;
+    Status of_run = DecodeRun(codec, payloads + run.payload, stride, world, segment, run,
+                              Advance(tensor, segment.start + run.first), &run_finite);
+    if (of_run.code == Code::kBadPayload) of_run.got = run.row;
+    if (!run_finite) all_finite = false;
+    return of_run;
+  });
+  *finite = all_finite;
+  return status;
 }
 
 Status Reduce(const Codec& codec, const uint8_t* payloads, int64_t payloads_size, int64_t world,
@@ -117,30 +117,26 @@ Status Reduce(const Codec& codec, const uint8_t* payloads, int64_t payloads_size
   if (payload_size != expected) return {Code::kBadPayloadSize, payload_size, expected};
 
   const int64_t block = std::max<int64_t>(codec.block_size, 1);
-  int64_t longest = 0;
-  for (int64_t row = 0; row < num_segments; ++row)
-    longest = std::max(longest, segments[row].length);
-  const int64_t run = std::min(longest, CeilDiv(kReduceRun, block) * block);
-  const Scratch<float> sum(run);
-  if (!sum.status().ok()) return sum.status();
-
   const DefaultFloatControl float_control;
-  Source chunk = {sum.get(), DType::kFloat32, Elements(residual), Elements(new_residual)};
-  for (int64_t row = 0; row < num_segments; ++row) {
-    const Segment& segment = segments[row];
-    for (int64_t first = 0; first < segment.length; first += run) {
-      const int64_t count = std::min(run, segment.length - first);
-      BlockDecode(codec, payloads, expected, world, segment.length, first, count,
+  return ForEachRun(codec, segments, num_segments, [&](const Run& run) {
+    const Segment& segment = segments[run.row];
+    const int64_t most = std::min(run.count, CeilDiv(kReduceRun, block) * block);
+    const Scratch<float> sum(most);
+    if (!sum.status().ok()) return sum.status();
+    for (int64_t at = 0; at < run.count; at += most) {
+      const int64_t first = run.first + at;
+      const int64_t count = std::min(most, run.count - at);
+      BlockDecode(codec, payloads + run.payload, expected, world, segment.length, first, count,
                   {sum.get(), DType::kFloat32, scale});
-      BlockEncode(codec, chunk, segment.length, first, count, segment.start, StreamOf(rng, segment),
-                  payload);
-      if (residual != nullptr) chunk.residual += count, chunk.new_residual += count;
+      const int64_t element = run.element + first;
+      const Source source = {sum.get(), DType::kFloat32,
+                             residual ? Elements(residual) + element : nullptr,
+                             new_residual ? Elements(new_residual) + element : nullptr};
+      BlockEncode(codec, source, segment.length, first, count, segment.start,
+                  StreamOf(rng, segment), payload + run.payload);
     }
-    const int64_t size = PayloadSize(codec, segment.length, segment.kept);
-    payloads += size;
-    payload += size;
-  }
-  return {};
+    return Status();
+  });
 }
 
 }  // namespace gradcomp

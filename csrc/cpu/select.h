@@ -7,16 +7,28 @@
 
 namespace gradcomp {
 
-// The k-th largest of n magnitudes, 1 <= k <= n, and how many are larger.
+// Elements in order of position; `capacity` is what there is room for.
+struct Candidates {
+  uint32_t* positions;
+  float* values;
+  int64_t capacity;
+  int64_t count;
+};
+
+// The k-th largest magnitude of all of `parts`, 1 <= k <= their elements, and how many are larger.
 struct Rank {
   uint32_t magnitude;
   int64_t larger;
 };
-Rank KthLargest(const float* x, int64_t n, int64_t k);
+Rank KthLargest(const Candidates* parts, int64_t num_parts, int64_t k);
 
-// Reduces n candidates, in order of position, to the k of largest magnitude, ties to the lowest
-// position, keeping their order; returns the k-th magnitude.
-uint32_t KeepLargest(int64_t n, int64_t k, uint32_t* positions, float* values);
+// Reduces candidates to the k of largest magnitude, ties to the lowest position, keeping their
+// order; returns the k-th magnitude.
+uint32_t KeepLargest(int64_t k, Candidates* candidates);
+
+// Likewise of several, the positions of each above those of the one before it, to `kept`, which has
+// room for k more and none of their memory. Clobbers `parts`.
+uint32_t KeepLargest(Candidates* parts, int64_t num_parts, int64_t k, Candidates* kept);
 
 }  // namespace gradcomp
 

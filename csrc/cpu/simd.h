@@ -17,7 +17,20 @@
 #define GRADCOMP_CLONES
 #endif
 
+// A function with intrinsics of the highest level, where there may be a processor for it: call it
+// if HasV4().
+#if defined(GRADCOMP_DISPATCH)
+#define GRADCOMP_V4 __attribute__((target("arch=x86-64-v4")))
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define GRADCOMP_V4
+#endif
+
 namespace gradcomp {
+
+#if defined(GRADCOMP_DISPATCH)
+inline bool HasV3() { return __builtin_cpu_supports("x86-64-v3"); }
+inline bool HasV4() { return __builtin_cpu_supports("x86-64-v4"); }
+#endif
 
 constexpr int64_t kCacheLine = 64;
 

@@ -2,13 +2,15 @@
 // to, scaled and written while it is hot.
 
 #include <algorithm>
-#include <new>
+#include <atomic>
 
 #include "core/elias_fano.h"
 #include "cpu/block.h"
 #include "cpu/elias_fano.h"
+#include "cpu/runs.h"
 #include "cpu/scratch.h"
 #include "cpu/simd.h"
+#include "cpu/threads.h"
 #include "cpu/topk.h"
 
 namespace gradcomp {
@@ -23,20 +25,19 @@ constexpr int64_t kRun = 256;
 struct Cursor {
   EliasFanoReader reader;
   const uint8_t* values_payload;
-  int64_t first;  // index, among the kept, of the run's first
-  int64_t size;   // of the run
-  int64_t next;   // index in the run of the next element
+  int64_t size;  // of the run
+  int64_t next;  // index in the run of the next element
   uint32_t positions[kRun];
   float values[kRun];
 };
 
 bool ReadRun(const Codec& values_codec, int64_t k, Cursor* cursor) {
-  cursor->first += cursor->size;
+  const int64_t first = cursor->reader.read();
   cursor->size = std::min(kRun, cursor->reader.remaining());
   cursor->next = 0;
   if (!cursor->reader.Read(cursor->size, cursor->positions)) return false;
   // Whether values are finite is seen in the sums.
-  BlockDecode(values_codec, cursor->values_payload, 0, 1, k, cursor->first, cursor->size,
+  BlockDecode(values_codec, cursor->values_payload, 0, 1, k, first, cursor->size,
               {cursor->values, DType::kFloat32, 1.0f});
   return true;
 }
@@ -59,24 +60,33 @@ GRADCOMP_CLONES bool StoreTile(float* sum, int64_t n, const Sink& sink, int64_t 
   return StoreScaled(sum, n, sink, first);
 }
 
-}  // namespace
+// Positions [begin, end) of the output. A rank's begin at its place and end at the one after that;
+// its places are `stride` after those of the rank before.
+struct Slice {
+  int64_t begin;
+  int64_t end;
+  const EliasFanoPlace* places;
+  int64_t stride;
+};
 
-Status TopKDecode(const Codec& codec, const uint8_t* payloads, int64_t stride, int64_t world,
-                  int64_t n, int64_t k, const Sink& sink, bool* finite) {
-  const Codec values_codec = ValuesCodec(codec);
+Status DecodeSlice(const Codec& values_codec, const uint8_t* payloads, int64_t stride,
+                   int64_t world, int64_t n, int64_t k, const Slice& slice, const Sink& sink,
+                   bool* finite) {
   const Scratch<Cursor> cursors(world);
   if (!cursors.status().ok()) return cursors.status();
   for (int64_t rank = 0; rank < world; ++rank) {
     Cursor* cursor = cursors.get() + rank;
-    cursor->first = cursor->size = cursor->next = 0;
+    cursor->size = cursor->next = 0;
     if (k == 0) continue;  // nothing to read
-    cursor->reader = EliasFanoReader(payloads + rank * stride, n, k);
-    cursor->values_payload = payloads + rank * stride + EliasFanoSize(n, k);
+    const uint8_t* const payload = payloads + rank * stride;
+    const EliasFanoPlace* const place = slice.places + rank * slice.stride;
+    cursor->reader = EliasFanoReader(payload, n, k, place[0], place[1]);
+    cursor->values_payload = payload + EliasFanoSize(n, k);
   }
-  *finite = true;
   float sum[kOutputTile];
-  for (int64_t begin = 0; begin < n; begin += kOutputTile) {
-    const int64_t size = std::min(kOutputTile, n - begin);
+  *finite = true;
+  for (int64_t begin = slice.begin; begin < slice.end; begin += kOutputTile) {
+    const int64_t size = std::min(kOutputTile, slice.end - begin);
     std::fill_n(sum, size, 0.0f);
     for (int64_t rank = 0; rank < world; ++rank) {
       Cursor* cursor = cursors.get() + rank;
@@ -84,10 +94,37 @@ Status TopKDecode(const Codec& codec, const uint8_t* payloads, int64_t stride, i
     }
     *finite &= StoreTile(sum, size, sink, begin);
   }
-  for (int64_t rank = 0; rank < world; ++rank) {
-    if (!cursors.get()[rank].reader.IsPaddingZero()) return {Code::kBadPayload};
-  }
   return {};
+}
+
+}  // namespace
+
+Status TopKDecode(const Codec& codec, const uint8_t* payloads, int64_t stride, int64_t world,
+                  int64_t n, int64_t k, const Sink& sink, bool* finite) {
+  // A slice ends where a tile does, and where all ranks' codes can be entered.
+  const int64_t size = std::max(kTaskElements, k == 0 ? kOutputTile : EliasFanoStride(n, k));
+  const int64_t slices = CeilDiv(n, size);
+  const Scratch<EliasFanoPlace> places(world * (slices + 1));
+  if (!places.status().ok()) return places.status();
+  std::atomic<bool> sound{true}, all_finite{true};
+  if (k > 0) {
+    ParallelFor(world, [&](int64_t rank) {
+      EliasFanoPlace* const own = places.get() + rank * (slices + 1);
+      if (!EliasFanoFind(payloads + rank * stride, n, k, size, slices, own)) sound = false;
+    });
+  }
+  if (!sound) return {Code::kBadPayload};
+  FirstError error;
+  ParallelFor(slices, [&](int64_t index) {
+    const Slice slice = {index * size, std::min(n, (index + 1) * size), places.get() + index,
+                         slices + 1};
+    bool finite_slice = true;
+    error.Add(index, DecodeSlice(ValuesCodec(codec), payloads, stride, world, n, k, slice, sink,
+                                 &finite_slice));
+    if (!finite_slice) all_finite = false;
+  });
+  *finite = all_finite;
+  return error.status();
 }
 
 }  // namespace gradcomp

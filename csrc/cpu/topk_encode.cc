@@ -11,7 +11,12 @@
 #include "cpu/scratch.h"
 #include "cpu/select.h"
 #include "cpu/simd.h"
+#include "cpu/threads.h"
 #include "cpu/topk.h"
+
+#if defined(GRADCOMP_V4)
+#include <immintrin.h>
+#endif
 
 namespace gradcomp {
 namespace {
@@ -19,6 +24,11 @@ namespace {
 constexpr int64_t kLine = kCacheLine / static_cast<int64_t>(sizeof(float));
 // Below it, sampling costs more than the candidates that it saves.
 constexpr int64_t kSampledLength = 1 << 17;
+// Lines that one task samples, and the most tasks.
+constexpr int64_t kSampledLines = 1024;
+constexpr int64_t kMaxSampleParts = 8;
+// Kept elements that one task encodes: their residuals are all over memory.
+constexpr int64_t kKeptTask = 1 << 14;
 // Elements between two looks at how full the candidates are.
 constexpr int64_t kStride = 4096;
 // Elements scanned at a time: one word of mask bits.
@@ -26,16 +36,11 @@ constexpr int64_t kScan = 64;
 // Candidates written for a mask at least, be they there or not: a branch that depends on the data
 // costs more. At 1 %, fewer than 3 in 64 are usual.
 constexpr int kUnrolled = 3;
+// How many may be written after the last that is there.
+constexpr int kSlack = 16;
 // Thresholds that all elements reach, and none.
 constexpr uint32_t kAnyMagnitude = 0;
 constexpr uint32_t kNoMagnitude = kMagnitudeMask;
-
-struct Candidates {
-  uint32_t* positions;
-  float* values;
-  int64_t capacity;
-  int64_t count;
-};
 
 // Bit i: flags[i], each 0 or 1. The products move byte j's bit to bit 56 + j.
 GRADCOMP_INLINE uint64_t MaskOfFlags(const uint8_t (&flags)[kScan]) {
@@ -48,10 +53,45 @@ GRADCOMP_INLINE uint64_t MaskOfFlags(const uint8_t (&flags)[kScan]) {
   return mask;
 }
 
-// Corrects elements [first, first + n) into the new residual, and appends those that reach the
-// threshold to the candidates, which have room for n + kUnrolled more.
-GRADCOMP_CLONES void Scan(const Source& source, int64_t first, int64_t n, uint32_t threshold,
-                          Candidates* candidates) {
+#if defined(GRADCOMP_V4)
+// As Scan, with the instruction that moves chosen elements together.
+GRADCOMP_V4 void ScanV4(const Source& source, int64_t first, int64_t n, uint32_t threshold,
+                        Candidates* candidates) {
+  constexpr int64_t kLanes = 16;
+  const __m512i least = _mm512_set1_epi32(static_cast<int32_t>(threshold));
+  const __m512i magnitude_mask = _mm512_set1_epi32(static_cast<int32_t>(kMagnitudeMask));
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  uint32_t* positions = candidates->positions + candidates->count;
+  float* values = candidates->values + candidates->count;
+  for (int64_t begin = first; begin < first + n; begin += kScan) {
+    const int64_t size = std::min(kScan, first + n - begin);
+    float x[kScan];
+    LoadCorrected(source, begin, size, x);
+    if (source.new_residual != nullptr) {
+      std::memcpy(source.new_residual + begin, x, static_cast<size_t>(size) * sizeof(float));
+    }
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const __mmask16 there =
+          size - i >= kLanes ? 0xffff : static_cast<__mmask16>((1 << (size - i)) - 1);
+      const __m512 v = _mm512_maskz_loadu_ps(there, x + i);
+      const __m512i magnitude = _mm512_and_epi32(_mm512_castps_si512(v), magnitude_mask);
+      const __mmask16 chosen = _mm512_mask_cmpge_epi32_mask(there, magnitude, least);
+      const __m512i position =
+          _mm512_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(begin + i)), lanes);
+      // To registers first: the form that writes to memory is ten times as slow on some processors.
+      _mm512_storeu_si512(positions, _mm512_maskz_compress_epi32(chosen, position));
+      _mm512_storeu_ps(values, _mm512_maskz_compress_ps(chosen, v));
+      const int count = __builtin_popcount(chosen);
+      positions += count;
+      values += count;
+    }
+  }
+  candidates->count = values - candidates->values;
+}
+#endif
+
+GRADCOMP_CLONES void ScanPlain(const Source& source, int64_t first, int64_t n, uint32_t threshold,
+                               Candidates* candidates) {
   uint32_t* __restrict positions = candidates->positions;
   float* __restrict values = candidates->values;
   int64_t count = candidates->count;
@@ -84,58 +124,177 @@ GRADCOMP_CLONES void Scan(const Source& source, int64_t first, int64_t n, uint32
   candidates->count = count;
 }
 
+// Corrects elements [first, first + n) into the new residual, and appends those that reach the
+// threshold to the candidates, which have room for n + kSlack more.
+void Scan(const Source& source, int64_t first, int64_t n, uint32_t threshold,
+          Candidates* candidates) {
+#if defined(GRADCOMP_DISPATCH)
+  if (HasV4()) return ScanV4(source, first, n, threshold, candidates);
+#elif defined(GRADCOMP_V4)
+  return ScanV4(source, first, n, threshold, candidates);
+#endif
+  ScanPlain(source, first, n, threshold, candidates);
+}
+
+// A hash that is as good as random (SplitMix64: Steele, Lea, Flood 2014).
+GRADCOMP_INLINE uint64_t Hash(uint64_t x) {
+  x = (x + 1) * 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+GRADCOMP_CLONES void SampleLines(const Source& source, int64_t n, int64_t first, int64_t count,
+                                 float* sample) {
+  for (int64_t line = first; line < first + count; ++line) {
+    // A fixed sequence: equal inputs take equal time, and the result does not depend on it.
+    const uint64_t random = Hash(static_cast<uint64_t>(line)) >> 32;
+    const int64_t chosen = static_cast<int64_t>((random * static_cast<uint64_t>(n / kLine)) >> 32);
+    LoadCorrected(source, chosen * kLine, kLine, sample + line * kLine);
+  }
+}
+
 // A magnitude that probably a little more than k of n elements reach. Reads whole cache lines,
 // because that is what memory delivers.
-GRADCOMP_CLONES Status SampleThreshold(const Source& source, int64_t n, int64_t k,
-                                       uint32_t* threshold) {
+Status SampleThreshold(const Source& source, int64_t n, int64_t k, uint32_t* threshold) {
   const int64_t lines = k < n / 500 ? 8192 : 4096;
+  const int64_t tasks = lines / kSampledLines;
   const Scratch<float> sample(lines * kLine);
   if (!sample.status().ok()) return sample.status();
-  // A fixed sequence: equal inputs take equal time, and the result does not depend on it.
-  uint64_t state = 1;
-  for (int64_t line = 0; line < lines; ++line) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    const uint64_t random = state >> 32;
-    const int64_t chosen = static_cast<int64_t>((random * static_cast<uint64_t>(n / kLine)) >> 32);
-    LoadCorrected(source, chosen * kLine, kLine, sample.get() + line * kLine);
-  }
+  ParallelFor(tasks, [&](int64_t task) {
+    SampleLines(source, n, task * kSampledLines, kSampledLines, sample.get());
+  });
   const double expected =
       static_cast<double>(k) / static_cast<double>(n) * static_cast<double>(lines * kLine);
   // Four standard deviations of the sample's count, and some for the smallest.
   const int64_t rank = static_cast<int64_t>(expected + 4 * std::sqrt(expected) + 4);
-  *threshold = rank < lines * kLine ? KthLargest(sample.get(), lines * kLine, rank).magnitude
-                                    : kAnyMagnitude;
+  *threshold = kAnyMagnitude;
+  if (rank >= lines * kLine) return {};
+  Candidates parts[kMaxSampleParts];
+  for (int64_t task = 0; task < tasks; ++task) {
+    const int64_t size = kSampledLines * kLine;
+    parts[task] = {nullptr, sample.get() + task * size, size, size};
+  }
+  *threshold = KthLargest(parts, tasks, rank).magnitude;
   return {};
+}
+
+// Elements [first, first + size) of a segment, and those of them that may be among its k largest.
+struct Part {
+  int64_t first;
+  int64_t size;
+};
+
+Part PartOf(int64_t n, int64_t num_parts, int64_t part) {
+  const int64_t strides = CeilDiv(n, kStride);
+  const int64_t first = strides * part / num_parts * kStride;
+  return {first, std::min(n, strides * (part + 1) / num_parts * kStride) - first};
 }
 
 // Collects all elements that reach the threshold or, where these are more than fit, the k largest
 // of those so far and all later ones that may still replace one.
-void Collect(const Source& source, int64_t n, int64_t k, uint32_t threshold,
+void Collect(const Source& source, const Part& part, int64_t k, uint32_t threshold,
              Candidates* candidates) {
   candidates->count = 0;
-  for (int64_t first = 0; first < n; first += kStride) {
-    const int64_t size = std::min(kStride, n - first);
+  for (int64_t at = 0; at < part.size; at += kStride) {
+    const int64_t size = std::min(kStride, part.size - at);
     if (candidates->count + size > candidates->capacity) {
       // A later element of the same magnitude would lose the tie.
-      threshold = KeepLargest(candidates->count, k, candidates->positions, candidates->values) + 1;
-      candidates->count = k;
+      threshold = KeepLargest(k, candidates) + 1;
     }
-    Scan(source, first, size, threshold, candidates);
+    Scan(source, part.first + at, size, threshold, candidates);
   }
+}
+
+// The memory of candidates, and how the segment is cut.
+class Workspace {
+ public:
+  Workspace(int64_t n, int64_t k)
+      : num_parts_(NumParts(n)),
+        // The most that a part can have, and it must have k or all of its own.
+        capacity_(std::min(k + k / 4, CeilDiv(n, num_parts_) + kStride) + kStride),
+        // One allocation, because malloc tends to keep the memory of one for the next call; what
+        // is not touched costs nothing.
+        memory_(2 * (num_parts_ * Room(capacity_) + (num_parts_ > 1 ? Room(k) : 0))),
+        parts_(num_parts_) {
+    if (!status().ok()) return;
+    for (int64_t part = 0; part < num_parts_; ++part) parts_.get()[part] = At(part, capacity_);
+  }
+
+  Status status() const { return memory_.status().ok() ? parts_.status() : memory_.status(); }
+  Candidates* parts() const { return parts_.get(); }
+  int64_t num_parts() const { return num_parts_; }
+  // Where the k largest of several parts go.
+  Candidates Kept(int64_t k) const { return At(num_parts_, k); }
+
+ private:
+  static int64_t NumParts(int64_t n) {
+    const int64_t threads = NumThreads();
+    return threads == 1 ? 1 : std::clamp<int64_t>(n / kTaskElements, 1, 4 * threads);
+  }
+  static int64_t Room(int64_t capacity) { return capacity + kSlack; }
+  Candidates At(int64_t part, int64_t capacity) const {
+    uint32_t* const positions = memory_.get() + 2 * part * Room(capacity_);
+    return {positions, reinterpret_cast<float*>(positions + Room(capacity)), capacity, 0};
+  }
+
+  int64_t num_parts_;
+  int64_t capacity_;
+  Scratch<uint32_t> memory_;
+  Scratch<Candidates> parts_;
+};
+
+// Reduces what the workspace holds to the k largest, in one piece; *smallest is the last magnitude.
+Candidates KeepLargest(const Workspace& workspace, int64_t k, uint32_t* smallest) {
+  if (workspace.num_parts() == 1) {
+    *smallest = KeepLargest(k, workspace.parts());
+    return workspace.parts()[0];
+  }
+  Candidates kept = workspace.Kept(k);
+  *smallest = KeepLargest(workspace.parts(), workspace.num_parts(), k, &kept);
+  return kept;
+}
+
+// Sends the kept values and leaves in the residual what their codec loses of them.
+void EncodeValues(const Codec& codec, const Source& source, const Candidates& kept,
+                  uint32_t smallest, const RandomStream& stream, uint8_t* payload) {
+  const int64_t k = kept.count;
+  const int64_t multiple = std::max<int64_t>(codec.block_size, 1);
+  const int64_t size = CeilDiv(kKeptTask, multiple) * multiple;
+  ParallelFor(CeilDiv(k, size), [&](int64_t task) {
+    const int64_t first = task * size;
+    const int64_t count = std::min(size, k - first);
+    float* const values = kept.values + first;
+    // What is lost replaces them.
+    Float32* const lost = source.new_residual ? reinterpret_cast<Float32*>(values) : nullptr;
+    BlockEncode(codec, {values, DType::kFloat32, nullptr, lost}, k, first, count, 0, stream,
+                payload);
+    for (int64_t i = 0; lost != nullptr && i < count; ++i) {
+      Float32& residual = source.new_residual[kept.positions[first + i]];
+      // A kept -0 decodes to +0, the difference of which from -0 is -0.
+      if (smallest == 0 && residual.value == 0 && lost[i].value == 0) continue;
+      residual.value = lost[i].value;
+    }
+  });
 }
 
 }  // namespace
 
 Status TopKEncode(const Codec& codec, const Source& source, int64_t n, int64_t k,
                   const RandomStream& stream, uint8_t* payload) {
-  const int64_t capacity = k + k / 4 + kStride;
-  // One allocation, because malloc tends to keep the memory of one for the next call.
-  const Scratch<uint32_t> scratch(2 * (capacity + kUnrolled));
-  if (!scratch.status().ok()) return scratch.status();
-  Candidates candidates = {
-      scratch.get(), reinterpret_cast<float*>(scratch.get() + capacity + kUnrolled), capacity, 0};
+  const Workspace workspace(n, k);
+  if (!workspace.status().ok()) return workspace.status();
+  const auto collect = [&](const Source& from, uint32_t threshold) {
+    const int64_t num_parts = workspace.num_parts();
+    ParallelFor(num_parts, [&](int64_t part) {
+      Collect(from, PartOf(n, num_parts, part), k, threshold, workspace.parts() + part);
+    });
+    int64_t count = 0;
+    for (int64_t part = 0; part < num_parts; ++part) count += workspace.parts()[part].count;
+    return count;
+  };
   if (k == 0) {
-    Scan(source, 0, n, kNoMagnitude, &candidates);
+    collect(source, kNoMagnitude);
     return {};
   }
 
@@ -143,28 +302,16 @@ Status TopKEncode(const Codec& codec, const Source& source, int64_t n, int64_t k
   if (n >= kSampledLength) {
     if (Status status = SampleThreshold(source, n, k, &threshold); !status.ok()) return status;
   }
-  Collect(source, n, k, threshold, &candidates);
-  if (candidates.count < k) {
+  if (collect(source, threshold) < k) {
     // The sample was misleading. The residual may be overwritten, but then holds the sums.
-    const Source again = source.new_residual
-                             ? Source{source.new_residual, DType::kFloat32, nullptr, nullptr}
-                             : source;
-    Collect(again, n, k, kAnyMagnitude, &candidates);
+    collect(source.new_residual ? Source{source.new_residual, DType::kFloat32, nullptr, nullptr}
+                                : source,
+            kAnyMagnitude);
   }
-  const uint32_t smallest =
-      KeepLargest(candidates.count, k, candidates.positions, candidates.values);
-
-  EliasFanoEncode(candidates.positions, k, n, payload);
-  // What the values' codec loses of them replaces them.
-  Float32* lost = source.new_residual ? reinterpret_cast<Float32*>(candidates.values) : nullptr;
-  BlockEncode(ValuesCodec(codec), {candidates.values, DType::kFloat32, nullptr, lost}, k, 0, k, 0,
-              stream, payload + EliasFanoSize(n, k));
-  for (int64_t i = 0; lost != nullptr && i < k; ++i) {
-    Float32& residual = source.new_residual[candidates.positions[i]];
-    // A kept -0 decodes to +0, the difference of which from -0 is -0.
-    if (smallest == 0 && residual.value == 0 && lost[i].value == 0) continue;
-    residual.value = lost[i].value;
-  }
+  uint32_t smallest;
+  const Candidates kept = KeepLargest(workspace, k, &smallest);
+  EliasFanoEncode(kept.positions, k, n, payload);
+  EncodeValues(ValuesCodec(codec), source, kept, smallest, stream, payload + EliasFanoSize(n, k));
   return {};
 }
 

@@ -13,7 +13,9 @@
 #include "core/threefry.h"
 #include "cpu/bucket.h"
 #include "cpu/codec_args.h"
+#include "cpu/elias_fano.h"
 #include "cpu/segments.h"
+#include "cpu/threads.h"
 #include "python/arrays.h"
 
 namespace gradcomp::python {
@@ -142,6 +144,45 @@ std::array<uint32_t, 4> ThreefryWords(const std::array<uint32_t, 4>& key,
   return {out[0], out[1], out[2], out[3]};
 }
 
+// The bytes of the code of these positions below n; ValueError unless there can be so many.
+Bytes IndexCode(const py::array& positions, int64_t n, const py::array& bytes, Access access) {
+  const int64_t k = positions.size();
+  if (k < 1 || k > n || n > kMaxTopKLength) {
+    throw py::value_error("there are not " + std::to_string(k) + " positions below " +
+                          std::to_string(n));
+  }
+  const Bytes code = Payload(bytes, "bytes", access);
+  if (code.size != EliasFanoSize(n, k)) {
+    throw py::value_error("bytes has " + std::to_string(code.size) + " elements, not " +
+                          std::to_string(EliasFanoSize(n, k)));
+  }
+  return code;
+}
+
+void EncodePositions(const py::array& positions, int64_t n, const py::array& bytes) {
+  CheckArray<uint32_t>(positions, "positions", Access::kRead);
+  const Bytes code = IndexCode(positions, n, bytes, Access::kWrite);
+  const auto* data = static_cast<const uint32_t*>(positions.data());
+  for (int64_t i = 0; i < positions.size(); ++i) {
+    if (data[i] >= n || (i > 0 && data[i] <= data[i - 1])) {
+      throw py::value_error("positions do not increase, or are not below " + std::to_string(n));
+    }
+  }
+  EliasFanoEncode(data, positions.size(), n, code.data);
+}
+
+void DecodePositions(const py::array& bytes, int64_t n, const py::array& positions) {
+  CheckArray<uint32_t>(positions, "positions", Access::kWrite);
+  const Bytes code = IndexCode(positions, n, bytes, Access::kRead);
+  const int64_t k = positions.size();
+  EliasFanoPlace places[2];
+  auto* data = static_cast<uint32_t*>(const_cast<void*>(positions.data()));
+  if (!EliasFanoFind(code.data, n, k, EliasFanoStride(n, k), 1, places) ||
+      !EliasFanoReader(code.data, n, k, places[0], places[1]).Read(k, data)) {
+    throw py::value_error("bytes are no code of positions");
+  }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
@@ -157,6 +198,11 @@ PYBIND11_MODULE(_native, module) {
   module.def("reduce", &ReduceArrays, py::arg("codec"), py::arg("payloads"), py::arg("world"),
              py::arg("residual"), py::arg("segments"), py::arg("rng"), py::arg("scale"),
              py::arg("payload"));
+  module.def("elias_fano_encode", &EncodePositions, py::arg("positions"), py::arg("n"),
+             py::arg("bytes"));
+  module.def("elias_fano_decode", &DecodePositions, py::arg("bytes"), py::arg("n"),
+             py::arg("positions"));
+  module.def("set_num_threads", &SetNumThreads, py::arg("count"));
   module.def("threefry4x32", &ThreefryWords, py::arg("key"), py::arg("counter"), py::arg("rounds"));
 }
 

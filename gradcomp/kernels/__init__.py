@@ -24,18 +24,21 @@ from gradcomp.errors import CodecError
 from gradcomp.kernels import numpy_kernels, tensorflow_kernels
 from gradcomp.kernels.inputs import is_tensor, numel, static_shape
 from gradcomp.kernels.libraries import import_tensorflow, load_native, load_ops
+from gradcomp.kernels.threads import get_num_threads, set_num_threads
 from gradcomp.reference import KernelParams, payload_size
 
 __all__ = [
     "KernelParams",
     "decode",
     "encode",
+    "get_num_threads",
     "is_tensor",
     "load_native",
     "load_ops",
     "numel",
     "payload_size",
     "reduce",
+    "set_num_threads",
     "static_shape",
 ]
 

@@ -1,5 +1,6 @@
 """Loads the native libraries, each once, when something first needs it."""
 
+import ctypes
 import functools
 import importlib
 import importlib.util
@@ -9,6 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from gradcomp.errors import CodecError, MissingDependencyError
+from gradcomp.kernels import threads
 
 OLDEST_TENSORFLOW = (2, 15)
 NEWEST_TENSORFLOW = (2, 21)
@@ -21,6 +23,7 @@ _lock = threading.Lock()
 _ops: ModuleType | None = None
 
 
+@functools.cache
 def load_native() -> ModuleType:
     """The kernels for NumPy arrays, `gradcomp._native`.
 
@@ -28,11 +31,13 @@ def load_native() -> ModuleType:
       MissingDependencyError: it is not there, or does not load; says what to type.
     """
     try:
-        return importlib.import_module("gradcomp._native")
+        native = importlib.import_module("gradcomp._native")
     except ImportError as error:
         raise MissingDependencyError(
             f"gradcomp's compiled kernels do not load ({error}). Type, {_REINSTALL_GRADCOMP}"
         ) from error
+    threads.attach("native", native.set_num_threads)
+    return native
 
 
 def load_ops() -> Any:
@@ -90,6 +95,8 @@ def _load_ops() -> ModuleType:
         raise MissingDependencyError(
             f"{spec.origin} lacks the ops {', '.join(missing)}. Type, {_REINSTALL_GRADCOMP}"
         )
+    # The same library as TensorFlow's: it is not loaded twice.
+    threads.attach("ops", ctypes.CDLL(spec.origin).gradcomp_set_num_threads)
     for op_type in ("GradcompEncode", "GradcompReduce", "GradcompDecode"):
         tf.RegisterGradient(op_type)(_no_gradient)
     return ops
