@@ -30,7 +30,7 @@ PARAMS = [
     KernelParams("topk", 2, 2080, True, "quantize"),
 ]
 HALF = PARAMS[1]
-SAMPLED = 1 << 17  # elements from which on a sample suggests the threshold
+SAMPLED = 1 << 17  # elements; shorter ones take a smaller sample
 
 
 def name(params: KernelParams) -> str:
