@@ -34,7 +34,7 @@ PARAMS = [
     KernelParams("topk", 0, 2080, False, "sign"),
 ]
 HALF = PARAMS[1]
-SAMPLED = 1 << 17  # elements from which on a sample suggests the threshold
+SAMPLED = 1 << 17  # elements; shorter ones take a smaller sample
 
 
 def name(params: KernelParams) -> str:

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kLine = kCacheLine / static_cast<int64_t>(sizeof(float));
 // Below it, sampling costs more than the candidates that it saves.
-constexpr int64_t kSampledLength = 1 << 17;
+constexpr int64_t kSampledLength = 1 << 12;
 // Lines that one task samples, and the most tasks.
 constexpr int64_t kSampledLines = 1024;
 constexpr int64_t kMaxSampleParts = 8;
@@ -157,12 +157,15 @@ GRADCOMP_CLONES void SampleLines(const Source& source, int64_t n, int64_t first,
 // A magnitude that probably a little more than k of n elements reach. Reads whole cache lines,
 // because that is what memory delivers.
 Status SampleThreshold(const Source& source, int64_t n, int64_t k, uint32_t* threshold) {
-  const int64_t lines = k < n / 500 ? 8192 : 4096;
-  const int64_t tasks = lines / kSampledLines;
+  // A 32nd of a short tensor; few kept elements need more to be estimated well.
+  const int64_t most = k < n / 500 ? 8192 : 4096;
+  const int64_t lines = std::min(most, n / kLine * most / (32 * 4096));
+  const int64_t tasks = CeilDiv(lines, kSampledLines);
   const Scratch<float> sample(lines * kLine);
   if (!sample.status().ok()) return sample.status();
   ParallelFor(tasks, [&](int64_t task) {
-    SampleLines(source, n, task * kSampledLines, kSampledLines, sample.get());
+    const int64_t first = task * kSampledLines;
+    SampleLines(source, n, first, std::min(kSampledLines, lines - first), sample.get());
   });
   const double expected =
       static_cast<double>(k) / static_cast<double>(n) * static_cast<double>(lines * kLine);
@@ -172,8 +175,9 @@ Status SampleThreshold(const Source& source, int64_t n, int64_t k, uint32_t* thr
   if (rank >= lines * kLine) return {};
   Candidates parts[kMaxSampleParts];
   for (int64_t task = 0; task < tasks; ++task) {
-    const int64_t size = kSampledLines * kLine;
-    parts[task] = {nullptr, sample.get() + task * size, size, size};
+    const int64_t first = task * kSampledLines;
+    const int64_t size = std::min(kSampledLines, lines - first) * kLine;
+    parts[task] = {nullptr, sample.get() + first * kLine, size, size};
   }
   *threshold = KthLargest(parts, tasks, rank).magnitude;
   return {};

@@ -23,7 +23,6 @@ _lock = threading.Lock()
 _ops: ModuleType | None = None
 
 
-@functools.cache
 def load_native() -> ModuleType:
     """The kernels for NumPy arrays, `gradcomp._native`.
 

@@ -52,14 +52,16 @@ def get_num_threads() -> int:
 
 
 def attach(library: str, setter: Callable[[int], Any]) -> None:
-    """Passes the number of threads on to a library, now and whenever it is set.
+    """Passes the number of threads on to a library, the first time and whenever it is set.
 
     Raises:
       ValueError: as `get_num_threads`.
     """
+    if library in _setters:
+        return
+    count = get_num_threads()  # raises before anything is noted, so that every call tells
     with _lock:
         _setters[library] = setter
-        count = get_num_threads()
         # TensorFlow's setting may be known only since a library was attached.
         for known in _setters.values():
             known(count)
