@@ -75,16 +75,25 @@ class Child:
           ChildError: the child ended instead, or did not answer in time.
         """
         assert self._process.stdout is not None
-        timer = threading.Timer(self._timeout, self._process.kill)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(self._timeout, end)
         timer.start()
         line = self._process.stdout.readline()
-        late = not timer.is_alive()
         timer.cancel()
         if line.endswith("\n"):
             answer: dict[str, Any] = json.loads(line)
             return answer
         status = self._process.wait()
-        why = f"no answer within {self._timeout:g} s" if late else f"ended with status {status}"
+        why = (
+            f"no answer within {self._timeout:g} s"
+            if late.is_set()
+            else f"ended with status {status}"
+        )
         self._log.seek(0)
         last = "".join(self._log.readlines()[-_LOG_LINES:])
         raise ChildError(f"python -m {' '.join(self._arguments)}: {why}\n{last}")

@@ -146,7 +146,7 @@ def test_a_child_that_fails_or_hangs_shows_why() -> None:
     ):
         child.ask(1)
     with (
-        Child(["asyncio"], timeout=0.5) as child,  # waits for input
+        Child(["timeit", "-n1", "-r1", "import time; time.sleep(60)"], timeout=0.5) as child,
         pytest.raises(ChildError, match=r"no answer within 0\.5 s"),
     ):
         child.answer()
