@@ -21,7 +21,7 @@ class ChildError(Exception):
 
 
 class Child:
-    """Runs `python -m ARGUMENTS` from entry to exit of a `with`; its standard output is ours.
+    """Runs `python -m ARGUMENTS` from entry to exit of a `with`; what it prints are its answers.
 
     Args:
       arguments: module and arguments.
@@ -50,9 +50,13 @@ class Child:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._process.kill()  # it has answered all it was asked; TensorFlow ignores gentler signals
+        self.end()
         self._process.communicate()
         self._log.close()
+
+    def end(self) -> None:
+        """At once, as TensorFlow ignores gentler signals; who waits for an answer gets an error."""
+        self._process.kill()
 
     def ask(self, question: Any) -> dict[str, Any]:
         """Sends a line of JSON and returns the answer.

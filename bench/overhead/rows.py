@@ -16,7 +16,7 @@ class Row:
 
     Attributes:
       median_ms, low_ms, high_ms: the median and the quartiles of a step's duration.
-      overhead_ms: the median minus the plain strategy's.
+      overhead_ms: the median minus the plain strategy's in the same rounds.
       ratio: to the plain strategy's median of the same round; the median of the rounds' ratios.
       ratio_low, ratio_high: the smallest and the largest of the rounds' ratios.
       faults: what is wrong with the first steps; empty: nothing.

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -142,7 +143,8 @@ def _train_all(size: Size, jobs: int, out: Path, console: Console) -> list[Train
         (out / "seeds.jsonl").open("w", encoding="utf-8") as file,
         ThreadPoolExecutor(jobs) as pool,
     ):
-        futures = [pool.submit(_train, *each, size) for each in wanted]
+        running: set[Child] = set()
+        futures = [pool.submit(_train, *each, size, running) for each in wanted]
         try:
             for future in as_completed(futures):
                 training = future.result()
@@ -153,13 +155,15 @@ def _train_all(size: Size, jobs: int, out: Path, console: Console) -> list[Train
                     f"  seed {training.seed}  {training.engine:<10}{training.codec:<11}"
                     f"accuracy {training.accuracy:5.2f} %  {training.seconds:4.0f} s"
                 )
-        except ChildError:
-            pool.shutdown(cancel_futures=True)
+        except BaseException:  # also when it is told to end: a training would go on for a minute
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in running.copy():
+                child.end()
             raise
     return trainings
 
 
-def _train(run: Run, engine: str, seed: int, size: Size) -> Training:
+def _train(run: Run, engine: str, seed: int, size: Size, running: set[Child]) -> Training:
     begun = time.monotonic()
     arguments = [
         *("bench.seeds.train", "--engine", engine, "--compression", run.compression),
@@ -167,6 +171,7 @@ def _train(run: Run, engine: str, seed: int, size: Size) -> Training:
         *([] if size.epochs is None else ["--epochs", str(size.epochs)]),
     ]
     with Child(arguments, _TIMEOUT_S) as child:
+        running.add(child)
         record = child.answer()
     seconds = round(time.monotonic() - begun, 1)
     return Training(run.label, run.compression, engine=engine, seed=seed, seconds=seconds, **record)
@@ -190,4 +195,5 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that children are ended too
     sys.exit(main())
