@@ -34,16 +34,18 @@ _TIMEOUT_S = 7200.0
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained; `epochs` None is as the data set needs."""
+    """How much is trained."""
 
     source: str
     seeds: tuple[int, ...]
     codecs: tuple[Run, ...]
-    epochs: int | None
+    epochs: int
 
 
 QUICK = Size("digits", (1,), (TOPK,), 2)
-_FULL = Size("", (1, 2, 3, 4, 5), (FOUR_BIT, TOPK), None)
+# Twice the demo's epochs: how long top-k delays a value does not depend on how long is trained, so
+# that its share of the training, and what it costs in accuracy, is smaller in a longer one.
+_FULL = Size("", (1, 2, 3, 4, 5), (FOUR_BIT, TOPK), 8)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,7 +138,7 @@ def _train_all(size: Size, jobs: int, out: Path, console: Console) -> list[Train
     ]
     wanted += [(run, "hook", size.seeds[0]) for run in size.codecs]
     console.print(f"Data: {SOURCES[size.source]().name}.")
-    console.print(f"{len(wanted)} trainings, {jobs} at a time, about a minute of a core each.")
+    console.print(f"{len(wanted)} trainings, {jobs} at a time, of {size.epochs} epochs each.")
     out.mkdir(parents=True, exist_ok=True)
     trainings = []
     with (
@@ -167,8 +169,7 @@ def _train(run: Run, engine: str, seed: int, size: Size, running: set[Child]) ->
     begun = time.monotonic()
     arguments = [
         *("bench.seeds.train", "--engine", engine, "--compression", run.compression),
-        *("--seed", str(seed), "--data", size.source),
-        *([] if size.epochs is None else ["--epochs", str(size.epochs)]),
+        *("--seed", str(seed), "--data", size.source, "--epochs", str(size.epochs)),
     ]
     with Child(arguments, _TIMEOUT_S) as child:
         running.add(child)
