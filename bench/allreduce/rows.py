@@ -30,8 +30,10 @@ METHODS = (
     Method("Horovod FP16", half=True),
     Method("none", "none"),
     Method("FP16", "fp16", target=1.7),
+    Method("FP8", "fp8"),
     Method("8-bit", "quantize:bits=8"),
     Method("4-bit", "quantize:bits=4", target=4.5),
+    Method("sign", "sign", target=9.0),
     Method("top-k 1 %", "topk:density=0.01", target=14.0),
 )
 ATTAINED = 0.8  # least fraction of the attainable speed, in every row of ours

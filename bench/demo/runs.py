@@ -18,6 +18,7 @@ class Run:
 
 
 BASELINE = Run("none", "none")
+FOUR_BIT = Run("4-bit", "quantize:bits=4")
 TOPK = Run("top-k 1 %", "topk:density=0.01")
 WITHOUT_FEEDBACK = Run("top-k 1 %, no feedback", TOPK.compression, error_feedback=False)
 
@@ -25,7 +26,7 @@ RUNS = (
     BASELINE,
     Run("FP16", "fp16"),
     Run("8-bit", "quantize:bits=8"),
-    Run("4-bit", "quantize:bits=4"),
+    FOUR_BIT,
     TOPK,
     WITHOUT_FEEDBACK,
 )

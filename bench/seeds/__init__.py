@@ -1,0 +1,1 @@
+"""`python -m bench.seeds`: accuracy with and without compression, over several seeds."""
