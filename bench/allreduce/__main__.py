@@ -8,6 +8,7 @@ it is timed: ranks hold the same bits, and what is missing is in the residuals.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -23,7 +24,7 @@ from bench.allreduce.report import table, write_lines, write_plot
 from bench.allreduce.rows import LINKS, MARK, METHODS, Case, Row, judge
 from bench.hosts import Hosts, HostsUnavailableError
 
-_TIMEOUT = 900  # seconds a case
+_TIMEOUT, _DDP_TIMEOUT = 900, 300  # seconds a case
 QUICK = (Case("1gbit", 2, "resnet50"), Case("1gbit", 4, "resnet50"))
 
 
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     if not console.is_terminal:  # a file or a pipe has no width of its own
         console = Console(highlight=False, width=120)
+    if not importlib.util.find_spec("torch"):
+        console.print("PyTorch is not installed, so DDP is left out: pip install -e '.[bench]'")
     cases = QUICK if arguments.quick else _all_cases(arguments)
     rows: list[Row] = []
     loopback: set[Case] = set()
@@ -72,7 +75,9 @@ def _all_cases(arguments: argparse.Namespace) -> list[Case]:
 
 def _run(case: Case, rounds: int, console: Console) -> tuple[dict[str, Any], Case]:
     """What the ranks found, and where they really were."""
-    settings = {"model": case.model, "labels": [m.label for m in METHODS], "rounds": rounds}
+    settings: dict[str, Any] = {"model": case.model, "rounds": rounds}
+    ddp = [sys.executable, "-m", "bench.allreduce.ddp", json.dumps(settings)]
+    settings["labels"] = [method.label for method in METHODS]
     program = [sys.executable, "-m", "bench.allreduce.worker", json.dumps(settings)]
     environment = {
         "OMP_NUM_THREADS": "1",
@@ -84,7 +89,15 @@ def _run(case: Case, rounds: int, console: Console) -> tuple[dict[str, Any], Cas
     rate = None if case.link == "unshaped" else case.link
     try:
         with Hosts(case.ranks, rate=rate) as hosts:
-            outputs = hosts.run(program, env=environment, timeout=_TIMEOUT)
+            told = _told(hosts.run(program, env=environment, timeout=_TIMEOUT))
+            if importlib.util.find_spec("torch"):
+                try:
+                    found = _told(hosts.run(ddp, env=environment, timeout=_DDP_TIMEOUT))
+                except RuntimeError as error:  # PowerSGD may hang, and the others need no PyTorch
+                    console.print(f"no rows of DDP: {error}", markup=False, soft_wrap=True)
+                else:
+                    told["times"] |= found["times"]
+                    told["sent"] |= found["sent"]
     except HostsUnavailableError as error:
         console.print(
             f"{error}. Hosts with links of their own need root and the commands ip and tc "
@@ -93,9 +106,15 @@ def _run(case: Case, rounds: int, console: Console) -> tuple[dict[str, Any], Cas
             soft_wrap=True,
         )
         case = Case("loopback", case.ranks, case.model)
-        outputs = [_on_loopback(program, case.ranks, environment)]
-    told = [line for output in outputs for line in output.splitlines() if MARK in line]
-    return json.loads(told[0].split(MARK, 1)[1]), case
+        told = _told([_on_loopback(program, case.ranks, environment)])
+    return told, case
+
+
+def _told(outputs: Sequence[str]) -> dict[str, Any]:
+    """What rank 0 found."""
+    lines = [line for output in outputs for line in output.splitlines() if MARK in line]
+    found: dict[str, Any] = json.loads(lines[0].split(MARK, 1)[1])
+    return found
 
 
 def _on_loopback(program: list[str], ranks: int, environment: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ class Method:
     """One way to reduce all gradients of a model.
 
     Attributes:
-      spec: gradcomp's codec; None where Horovod does it alone.
+      spec: gradcomp's codec; None where Horovod or PyTorch does it alone.
       half: whether Horovod casts to FP16 on the way.
       target: least speed-up over Horovod float32 for ResNet-50 between 4 hosts at 1 Gbit/s, whose
         ranks share two cores; None where nothing is asked.
@@ -35,6 +35,10 @@ METHODS = (
     Method("4-bit", "quantize:bits=4", target=4.5),
     Method("sign", "sign", target=9.0),
     Method("top-k 1 %", "topk:density=0.01", target=14.0),
+)
+# What PyTorch's users have, where PyTorch is installed.
+DDP = tuple(
+    Method(f"DDP {how}") for how in ("float32", "FP16 hook", "PowerSGD rank 1", "PowerSGD rank 4")
 )
 ATTAINED = 0.8  # least fraction of the attainable speed, in every row of ours
 MARK = "RESULT "  # begins the line in which rank 0 tells what it found
@@ -103,7 +107,7 @@ class Verdict:
 def judge(rows: list[Row]) -> list[Verdict]:
     """One verdict a row."""
     base = {row.case: row.time for row in rows if row.method == BASELINE.label}
-    methods = {method.label: method for method in METHODS}
+    methods = {method.label: method for method in (*METHODS, *DDP)}
     verdicts = []
     for row in rows:
         method, speedup, faults = methods[row.method], base[row.case] / row.time, []
