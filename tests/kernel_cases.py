@@ -208,3 +208,26 @@ def tables(draw: st.DrawFn, cut: int, *, keeps: bool = False) -> tuple[list[int]
             kept = draw(st.integers(0, end - start)) if keeps else 0
             rows.append([tensor, start, end - start, kept, draw(st.integers(0, 2**31))])
     return sizes, np.array(rows, np.int64)
+
+
+def check_any_bucket(params: KernelParams, data: st.DataObject) -> None:
+    """A bucket that hypothesis draws, through all three operations, at one misalignment."""
+    sizes, table = data.draw(tables(params.block_size or 32))
+    gradients = [data.draw(float_arrays(n)) for n in sizes]
+    residuals = [data.draw(float_arrays(n)) for n in sizes]
+    misalignment = [data.draw(st.integers(0, 63))]
+    one = check_encode(params, gradients, residuals, table, RNG, misalignment)
+    two = check_encode(params, residuals, None, table, RNG, misalignment)
+    dtypes = [data.draw(st.sampled_from(DTYPES)) for _ in sizes]
+    both = np.concatenate([one, two])
+    check_decode(params, both, 2, table, sizes, 0.5, dtypes, misalignment)
+    check_reduce(params, both, 2, np.concatenate(residuals), table, 0.5, misalignment)
+
+
+def check_any_bytes(params: KernelParams, numel: int, world: int, random: Any) -> None:
+    """Payloads that no encoder wrote: they decode to what the oracle makes of them."""
+    table = one_row(numel)
+    size = world * _native.payload_size(_native.Codec(*params), table)
+    payloads = np.frombuffer(random.randbytes(size), np.uint8)
+    assert check_decode(params, payloads, world, table, [numel], 0.7, misalignments=[0, 1])
+    check_reduce(params, payloads, world, None, table, 0.7)

@@ -10,14 +10,12 @@ from kernel_cases import (
     CASTS,
     DTYPES,
     KINDS,
-    RNG,
+    check_any_bucket,
     check_decode,
     check_encode,
     check_reduce,
-    float_arrays,
     numbers,
     one_row,
-    tables,
 )
 
 from gradcomp.reference import KernelParams
@@ -85,14 +83,4 @@ def test_every_rounding_boundary(family: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_buckets(data: st.DataObject) -> None:
-    params = data.draw(st.sampled_from(CASTS))
-    sizes, table = data.draw(tables(32))
-    gradients = [data.draw(float_arrays(n)) for n in sizes]
-    residuals = [data.draw(float_arrays(n)) for n in sizes]
-    misalignment = [data.draw(st.integers(0, 63))]
-    one = check_encode(params, gradients, residuals, table, RNG, misalignment)
-    two = check_encode(params, residuals, None, table, RNG, misalignment)
-    dtypes = [data.draw(st.sampled_from(DTYPES)) for _ in sizes]
-    both = np.concatenate([one, two])
-    check_decode(params, both, 2, table, sizes, 0.5, dtypes, misalignment)
-    check_reduce(params, both, 2, np.concatenate(residuals), table, 0.5, misalignment)
+    check_any_bucket(data.draw(st.sampled_from(CASTS)), data)

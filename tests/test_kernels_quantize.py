@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from kernel_cases import (
     DTYPES,
     KINDS,
-    RNG,
+    check_any_bucket,
+    check_any_bytes,
     check_decode,
     check_encode,
     check_reduce,
-    float_arrays,
     numbers,
     one_row,
-    tables,
 )
 
 from gradcomp import _native
@@ -168,23 +167,10 @@ def test_buckets(data: st.DataObject) -> None:
         data.draw(st.sampled_from([32, 64, 160])),
         data.draw(st.booleans()),
     )
-    sizes, table = data.draw(tables(params.block_size))
-    gradients = [data.draw(float_arrays(n)) for n in sizes]
-    residuals = [numbers("normal", n) for n in sizes]
-    misalignment = [data.draw(st.integers(0, 63))]
-    one = check_encode(params, gradients, residuals, table, RNG, misalignment)
-    two = check_encode(params, residuals, None, table, RNG, misalignment)
-    dtypes = [data.draw(st.sampled_from(DTYPES)) for _ in sizes]
-    both = np.concatenate([one, two])
-    check_decode(params, both, 2, table, sizes, 0.5, dtypes, misalignment)
-    check_reduce(params, both, 2, np.concatenate(residuals), table, 0.5, misalignment)
+    check_any_bucket(params, data)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(PARAMS), st.integers(0, 700), st.integers(1, 4), st.randoms())
 def test_any_bytes_decode(params: KernelParams, numel: int, world: int, random: object) -> None:
-    table = one_row(numel)
-    size = world * _native.payload_size(_native.Codec(*params), table)
-    payloads = np.frombuffer(random.randbytes(size), np.uint8)  # type: ignore[attr-defined]
-    assert check_decode(params, payloads, world, table, [numel], 0.7, misalignments=[0, 1])
-    check_reduce(params, payloads, world, None, table, 0.7)
+    check_any_bytes(params, numel, world, random)
