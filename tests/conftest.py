@@ -14,3 +14,5 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything imports Te
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 for name in [name for name in os.environ if name.startswith(("GRADCOMP_", "HOROVOD_"))]:
     del os.environ[name]
+# With MPI built in, a process without a launcher would initialize it, which it can do only once.
+os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")

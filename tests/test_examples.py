@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 
 def run(*arguments: str) -> str:
     environment = {
-        **os.environ,
+        # The launcher says what carries the bytes.
+        **{k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")},
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
