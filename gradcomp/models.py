@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zipfile
 from collections.abc import Sequence
@@ -90,7 +91,9 @@ def weights(model: str) -> list[Weight]:
     """
     if checked_model(model) in MODELS:
         return [Weight(f"variable_{i}", shape) for i, shape in enumerate(MODELS[model]())]
-    import_tensorflow().config.set_visible_devices([], "GPU")  # shapes need no GPU's memory
+    tf = import_tensorflow()
+    with contextlib.suppress(RuntimeError):  # where TensorFlow is at work, it has them already
+        tf.config.set_visible_devices([], "GPU")  # shapes need no GPU's memory
     import keras
 
     try:

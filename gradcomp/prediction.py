@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +106,8 @@ def rows_of(
 def table(title: str, rows: Sequence[Row], link: Link) -> Table:
     """The rows for people; the first is what all are compared with."""
     made = Table(title=title)
-    for name in ("codec", "route"):
-        made.add_column(name, no_wrap=True)
+    made.add_column("codec", no_wrap=True)
+    made.add_column("route")  # may wrap where numbers are long
     for name in ("sent bytes", "link", "kernels", "total", "speed-up", "break-even"):
         made.add_column(name, justify="right", no_wrap=True)
     dense, latency = rows[0].cost, link.latency
@@ -116,7 +117,7 @@ def table(title: str, rows: Sequence[Row], link: Link) -> Table:
             row.codec,
             row.route.replace("_", "-") + (" *" if row.planned else ""),
             f"{row.cost.sent:,}",
-            *(_milliseconds(t) for t in (row.cost.communication(link), row.cost.kernels, total)),
+            *(_duration(t) for t in (row.cost.communication(link), row.cost.kernels, total)),
             f"{dense.total(link) / total:.2f} ×",
             "" if row is rows[0] else _bandwidths(break_even(row.cost, dense, latency)),
         )
@@ -207,15 +208,17 @@ def _figure_class() -> Any:
     return Figure
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.1f} ms"
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
 def _bandwidths(between: tuple[float, float] | None) -> str:
     """The bandwidths in words, as bits a second."""
     if between is None:
         return "never"
-    low, high = (f"{bound * 8 / 1e9:,.3g} Gbit/s" for bound in between)
-    if between == (0.0, float("inf")):
+    low, high = between
+    if (low, high) == (0.0, math.inf):
         return "always"
-    return f"< {high}" if between[0] == 0 else f"> {low}"
+    gigabits = (high if low == 0 else low) * 8 / 1e9
+    rate = f"{gigabits:,.1f} Gbit/s" if gigabits >= 1 else f"{1000 * gigabits:,.1f} Mbit/s"
+    return f"{'<' if low == 0 else '>'} {rate}"
