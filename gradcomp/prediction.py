@@ -16,7 +16,7 @@ from gradcomp.codecs import KernelCodec, codec
 from gradcomp.cost import ASSUMPTIONS, Cost, KernelSpeed, Link, break_even, bucket_cost
 from gradcomp.errors import MissingDependencyError
 from gradcomp.kernels import get_num_threads
-from gradcomp.models import Weight, weights
+from gradcomp.models import Weight, numel, weights
 from gradcomp.plan import as_text
 from gradcomp.policy import Policy
 
@@ -177,12 +177,12 @@ def run(
     model_weights = weights(model)
     buckets = {spec: groups_of(model_weights, spec) for spec in (NONE, *CODECS)}
     speeds = {spec: speed_of(_native(spec)) for spec in CODECS}
-    numel = sum(g.raw_bytes for g in buckets[NONE]) // 4
+    gradients = numel([weight.shape for weight in model_weights])
     rows = rows_of(buckets, speeds, ranks)
     print(as_text(table(f"{model}, {ranks} ranks, {link_text}", rows, link)), end="")
     print(ASSUMPTIONS)
     print(
-        f"{numel:,} gradients in {len(buckets[NONE])} buckets uncompressed; kernels on "
+        f"{gradients:,} gradients in {len(buckets[NONE])} buckets uncompressed; kernels on "
         f"{get_num_threads()} threads, {CALIBRATION_NUMEL:,} elements at a time."
     )
     if picture is not None:
