@@ -62,6 +62,17 @@ def test_a_codec_that_is_not_worth_its_bytes_stays_dense() -> None:
     assert rows[2].cost.kernels == 0
 
 
+def test_buckets_of_one_codec_may_take_several_routes() -> None:
+    spec = "topk:density=0.01"
+    # Two buckets, since the first alone is full; top-k costs a small tensor more bytes an element.
+    model = [Weight("large", (4096, 4096)), Weight("small", (33, 33))]
+    buckets = {NONE: groups_of(model, NONE), spec: groups_of(model, spec)}
+    none, gathered, mixed = rows_of(buckets, {spec: SPEED}, ranks=255)
+    assert (gathered.route, gathered.planned) == ("all_gather", False)
+    assert (mixed.route, mixed.planned) == ("all_gather + dense", True)
+    assert mixed.cost.sent < gathered.cost.sent < none.cost.sent
+
+
 def test_a_model_of_which_nothing_is_compressed_costs_what_none_does() -> None:
     buckets = {spec: groups_of([Weight("bias", (1000,))], spec) for spec in (NONE, "fp16")}
     none, fp16 = rows_of(buckets, {"fp16": SPEED}, ranks=4)
