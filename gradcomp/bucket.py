@@ -137,6 +137,14 @@ def make_buckets(
       world_size: ranks that take part.
       bucket_bytes: raw bytes after which a bucket is full; a larger variable gets its own.
     """
+    groups = group_variables(variables, bucket_bytes)
+    return tuple(_make_bucket(i, group, world_size) for i, group in enumerate(groups))
+
+
+def group_variables(
+    variables: Sequence[VariableSpec], bucket_bytes: int = DEFAULT_BUCKET_BYTES
+) -> list[list[VariableSpec]]:
+    """The variables of each bucket, as `make_buckets` groups them for any number of ranks."""
     closed: list[list[VariableSpec]] = []
     open_groups: dict[tuple[Any, ...], list[VariableSpec]] = {}
     for variable in reversed(variables):
@@ -148,7 +156,7 @@ def make_buckets(
             group = []
         open_groups[key] = [*group, variable]
     closed.extend(open_groups.values())
-    return tuple(_make_bucket(i, group, world_size) for i, group in enumerate(closed))
+    return closed
 
 
 def _make_bucket(index: int, variables: list[VariableSpec], world_size: int) -> Bucket:

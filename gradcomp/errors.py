@@ -34,3 +34,7 @@ class MissingDependencyError(GradcompError, ImportError):
 
 class BatchSizeError(GradcompError, RuntimeError):
     """No batch size fits into memory, or trying one failed for another reason."""
+
+
+class ModelError(GradcompError, ValueError):
+    """A model is not known by that name, or its file is missing or does not load."""

@@ -13,9 +13,10 @@ from rich.console import Console
 import gradcomp as gc
 from bench.allreduce.kernels import kernel_seconds
 from bench.allreduce.link import goodput
-from bench.allreduce.models import MODELS, numel
+from bench.allreduce.models import MODELS
 from bench.allreduce.report import table, write_lines, write_plot
 from bench.allreduce.rows import ATTAINED, METHODS, Case, Row, judge
+from gradcomp.models import numel
 
 CASE = Case("1gbit", 4, "resnet50")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from statistics import median
 
 import numpy as np
 
 from gradcomp.bucket import Bucket
+from gradcomp.calibration import timed
 from gradcomp.codecs.kernel import KernelCodec
 from gradcomp.kernels import load_native
 from gradcomp.plan import Plan
@@ -33,7 +33,7 @@ def _of_bucket(bucket: Bucket, ranks: int) -> float:
     residuals = [np.zeros(v.numel, np.float32) for v in bucket.variables]
     outputs = [np.empty(v.numel, np.float32) for v in bucket.variables]
     payload = np.empty(bucket.payload_bytes, np.uint8)
-    times = [_timed(native.encode, encoder, gradients, residuals, segments, _RNG, payload)]
+    times = [_median(native.encode, encoder, gradients, residuals, segments, _RNG, payload)]
     if bucket.route == "two_phase":
         chunk = bucket.chunks[0]
         rows = np.ascontiguousarray(chunk.segments, np.int64)
@@ -42,21 +42,14 @@ def _of_bucket(bucket: Bucket, ranks: int) -> float:
         part = np.empty(chunk.payload_bytes, np.uint8)
         one = 1.0 / ranks
         times += [
-            _timed(native.reduce, encoder, received, ranks, kept, rows, _RNG, one, part),
-            _timed(native.decode, decoder, payload, 1, segments, 1.0, outputs),
+            _median(native.reduce, encoder, received, ranks, kept, rows, _RNG, one, part),
+            _median(native.decode, decoder, payload, 1, segments, 1.0, outputs),
         ]
     else:
         everyones = np.tile(payload, ranks)
-        times += [_timed(native.decode, decoder, everyones, ranks, segments, 1 / ranks, outputs)]
+        times += [_median(native.decode, decoder, everyones, ranks, segments, 1 / ranks, outputs)]
     return sum(times)
 
 
-def _timed(kernel, *arguments) -> float:  # type: ignore[no-untyped-def]
-    """Median seconds of a call, after one that touches the memory."""
-    kernel(*arguments)
-    times = []
-    for _ in range(_ROUNDS):
-        begun = time.perf_counter()
-        kernel(*arguments)
-        times.append(time.perf_counter() - begun)
-    return median(times)
+def _median(kernel, *arguments) -> float:  # type: ignore[no-untyped-def]
+    return median(timed(kernel, *arguments, rounds=_ROUNDS))
