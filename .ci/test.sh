@@ -3,4 +3,4 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 rm -f .coverage .coverage.*
-python -m pytest -n "$(nproc)" --dist loadfile --cov --cov-report=term --durations=15
+python -m pytest -n "$(nproc)" --dist loadfile --no-loadscope-reorder --cov --cov-report=term --durations=15

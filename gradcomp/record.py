@@ -29,7 +29,7 @@ class LastStep:
 
 
 class Record:
-    """Two small assignments a step, and no collective: what ranks have to know they know already.
+    """Three small assignments a step, and no collective: what ranks have to know they know already.
 
     Args:
       variables: how many there are.
@@ -39,7 +39,8 @@ class Record:
         import tensorflow as tf
 
         # Floats, which live and are assigned on any device.
-        self._told = tf.Variable(tf.zeros(variables + 1), trainable=False, name="last_step")
+        self._ranks = tf.Variable(tf.zeros(variables), trainable=False, name="ranks")
+        self._stage = tf.Variable(0.0, trainable=False, name="stage")
         self._outcome = tf.Variable(float(NOTHING), trainable=False, name="outcome")
 
     def write(
@@ -57,7 +58,8 @@ class Record:
         """
         import tensorflow as tf
 
-        self._told.assign(tf.concat([ranks, [tf.cast(stage, tf.float32)]], 0))
+        self._ranks.assign(ranks)
+        self._stage.assign(tf.cast(stage, tf.float32))
         self._outcome.assign(tf.where(finite, float(DONE), float(NOT_FINITE)))
 
     def skip_unless(self, finite: tf.Tensor) -> None:
@@ -71,5 +73,6 @@ class Record:
         import tensorflow as tf
 
         with tf.init_scope():
-            told, outcome = self._told.numpy().tolist(), int(self._outcome.numpy())
-        return LastStep(outcome, int(told[-1]), tuple(map(int, told[:-1])))
+            outcome, stage = int(self._outcome.numpy()), int(self._stage.numpy())
+            ranks = tuple(map(int, self._ranks.numpy().tolist()))
+        return LastStep(outcome, stage, ranks)

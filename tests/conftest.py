@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 import gradcomp
 
 # `make sanitize` runs the kernel tests on libraries built with sanitizers.
@@ -16,3 +18,8 @@ for name in [name for name in os.environ if name.startswith(("GRADCOMP_", "HOROV
     del os.environ[name]
 # With MPI built in, a process without a launcher would initialize it, which it can do only once.
 os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start processes come first: they take minutes, and the last would run alone."""
+    items.sort(key=lambda item: not any(name.startswith("launch") for name in vars(item.module)))

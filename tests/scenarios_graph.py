@@ -14,14 +14,9 @@ from gradcomp.plan import Plan
 SPECS = (
     "none",
     "fp16",
-    "bf16",
-    "quantize:bits=8",
     "quantize:bits=4",
-    "quantize:bits=2",
-    "fp8",
     "sign",
     "topk:density=0.01",
-    "topk:density=0.01,values=identity",
     "topk:density=0.01,values=(quantize:bits=4)",
 )
 

@@ -253,7 +253,7 @@ def test_reducers_that_are_gone_are_not_told_of(monkeypatch) -> None:
 
 def net_and_optimizer(compression="fp16"):
     keras.utils.set_random_seed(0)
-    net = keras.Sequential([keras.layers.Input((40,)), keras.layers.Dense(40)])
+    net = keras.Sequential([keras.layers.Input((40,)), keras.layers.Dense(40, name="dense")])
     return net, gc.DistributedOptimizer(keras.optimizers.SGD(0.1), compression)
 
 
