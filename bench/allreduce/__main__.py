@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not console.is_terminal:  # a file or a pipe has no width of its own
         console = Console(highlight=False, width=120)
     if not importlib.util.find_spec("torch"):
-        console.print("PyTorch is not installed, so DDP is left out: pip install -e '.[bench]'")
+        remedy = "PyTorch is not installed, so DDP is left out: pip install -e '.[bench]'"
+        console.print(remedy, markup=False)
     cases = QUICK if arguments.quick else _all_cases(arguments)
     rows: list[Row] = []
     loopback: set[Case] = set()
