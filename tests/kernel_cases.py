@@ -210,6 +210,15 @@ def tables(draw: st.DrawFn, cut: int, *, keeps: bool = False) -> tuple[list[int]
     return sizes, np.array(rows, np.int64)
 
 
+def check_numbers(params: KernelParams, kind: str, dtype: str) -> None:
+    """A thousand numbers of a kind, in a gradient's dtype, encoded both ways and decoded."""
+    numel = 1000
+    g, r = numbers(kind, numel, 1, dtype), numbers(kind, numel, 2)
+    payload = check_encode(params, [g], [r], one_row(numel))
+    check_encode(params, [g], None, one_row(numel))
+    check_decode(params, payload, 1, one_row(numel), [numel], 1.0, [dtype])
+
+
 def check_any_bucket(params: KernelParams, data: st.DataObject) -> None:
     """A bucket that hypothesis draws, through all three operations, at one misalignment."""
     sizes, table = data.draw(tables(params.block_size or 32))

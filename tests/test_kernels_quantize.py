@@ -15,6 +15,7 @@ from kernel_cases import (
     check_any_bytes,
     check_decode,
     check_encode,
+    check_numbers,
     check_reduce,
     numbers,
     one_row,
@@ -94,11 +95,7 @@ def test_blocks_longer_than_a_tile(params: KernelParams) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("params", PARAMS, ids=name)
 def test_every_kind_of_number_in_every_dtype(params: KernelParams, kind: str, dtype: str) -> None:
-    numel = 1000
-    g, r = numbers(kind, numel, 1, dtype), numbers(kind, numel, 2)
-    payload = check_encode(params, [g], [r], one_row(numel))
-    check_encode(params, [g], None, one_row(numel))
-    check_decode(params, payload, 1, one_row(numel), [numel], 1.0, [dtype])
+    check_numbers(params, kind, dtype)
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=name)
