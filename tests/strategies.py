@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ranks import TESTS, Outcome
+from ranks import TESTS, Outcome, measure_first_only
 
 from bench.hosts import Hosts, address
 
@@ -144,6 +144,7 @@ def _main(module: str, folder: str) -> None:
 
     if "TF_CONFIG" in os.environ:
         index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+        measure_first_only(index)
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     else:
         index = 0

@@ -1,10 +1,10 @@
-"""Warm-ups and momentum correction on three real Horovod processes."""
+"""Warm-ups and momentum correction on real Horovod processes."""
 
 import pytest
 from ranks import launch, values
 from scenarios_warmup import SCENARIOS
 
-RANKS = 3
+RANKS = 2
 
 
 @pytest.fixture(scope="module")
