@@ -163,12 +163,13 @@ void EncodePositions(const py::array& positions, int64_t n, const py::array& byt
   CheckArray<uint32_t>(positions, "positions", Access::kRead);
   const Bytes code = IndexCode(positions, n, bytes, Access::kWrite);
   const auto* data = static_cast<const uint32_t*>(positions.data());
-  for (int64_t i = 0; i < positions.size(); ++i) {
-    if (data[i] >= n || (i > 0 && data[i] <= data[i - 1])) {
-      throw py::value_error("positions do not increase, or are not below " + std::to_string(n));
-    }
+  const int64_t k = positions.size();
+  bool rising = k == 0 || data[k - 1] < n;
+  for (int64_t i = 1; i < k; ++i) rising &= data[i] > data[i - 1];
+  if (!rising) {
+    throw py::value_error("positions do not increase, or are not below " + std::to_string(n));
   }
-  EliasFanoEncode(data, positions.size(), n, code.data);
+  EliasFanoEncode(data, k, n, code.data);
 }
 
 void DecodePositions(const py::array& bytes, int64_t n, const py::array& positions) {
