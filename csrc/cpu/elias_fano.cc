@@ -41,7 +41,8 @@ GRADCOMP_INLINE void StoreWord(uint64_t word, int64_t size, int64_t offset, uint
   }
 }
 
-GRADCOMP_CLONES void EncodeLower(const uint32_t* positions, int64_t k, int low_bits, uint8_t* bytes) {
+GRADCOMP_CLONES void EncodeLower(const uint32_t* positions, int64_t k, int low_bits,
+                                 uint8_t* bytes) {
   if (low_bits == 0) return;
   int64_t i = 0;
   if (low_bits <= kGroupedBits) {

@@ -8,6 +8,7 @@
 #include "core/elias_fano.h"
 #include "cpu/block.h"
 #include "cpu/elias_fano.h"
+#include "cpu/kept_scratch.h"
 #include "cpu/scratch.h"
 #include "cpu/select.h"
 #include "cpu/simd.h"
@@ -217,9 +218,8 @@ class Workspace {
       : num_parts_(NumParts(n)),
         // The most that a part can have, and it must have k or all of its own.
         capacity_(std::min(k + k / 4, CeilDiv(n, num_parts_) + kStride) + kStride),
-        // One allocation, because malloc tends to keep the memory of one for the next call; what
-        // is not touched costs nothing.
-        memory_(2 * (num_parts_ * Room(capacity_) + (num_parts_ > 1 ? Room(k) : 0))),
+        memory_(2 * static_cast<int64_t>(sizeof(uint32_t)) *
+                (num_parts_ * Room(capacity_) + (num_parts_ > 1 ? Room(k) : 0))),
         parts_(num_parts_) {
     if (!status().ok()) return;
     for (int64_t part = 0; part < num_parts_; ++part) parts_.get()[part] = At(part, capacity_);
@@ -238,13 +238,13 @@ class Workspace {
   }
   static int64_t Room(int64_t capacity) { return capacity + kSlack; }
   Candidates At(int64_t part, int64_t capacity) const {
-    uint32_t* const positions = memory_.get() + 2 * part * Room(capacity_);
+    uint32_t* const positions = static_cast<uint32_t*>(memory_.get()) + 2 * part * Room(capacity_);
     return {positions, reinterpret_cast<float*>(positions + Room(capacity)), capacity, 0};
   }
 
   int64_t num_parts_;
   int64_t capacity_;
-  Scratch<uint32_t> memory_;
+  KeptScratch memory_;
   Scratch<Candidates> parts_;
 };
 
