@@ -10,8 +10,11 @@
 namespace gradcomp {
 namespace {
 
-// A histogram that stays in first-level cache.
+// A histogram that stays in first-level cache, and one for few candidates, which are counted in
+// less time than the buckets of the other are looked through.
 constexpr int kBucketBits = 11;
+constexpr int kFewBucketBits = 7;
+constexpr int64_t kFew = 1 << 12;
 constexpr int kBuckets = 1 << kBucketBits;
 // Candidates from which on it pays to look at them on several threads.
 constexpr int64_t kWorthSharing = 1 << 14;
@@ -120,12 +123,14 @@ Rank KthLargest(const Candidates* parts, int64_t num_parts, int64_t k) {
   // Narrows the range that holds the answer to one bucket of it, again and again. Candidates lie
   // close together: relative to their range, one bucket of the first round is nearly empty.
   Range range = MagnitudeRange(parts, num_parts);
+  const int bucket_bits = Total(parts, num_parts) <= kFew ? kFewBucketBits : kBucketBits;
+  uint32_t histogram[kBuckets];
   int64_t larger = 0;
   while (true) {
     const uint32_t width = range.high - range.low;
     int shift = 0;
-    while (width >> shift >> kBucketBits != 0) ++shift;
-    uint32_t histogram[kBuckets] = {};
+    while (width >> shift >> bucket_bits != 0) ++shift;
+    std::fill_n(histogram, (width >> shift) + 1, 0u);
     CountBuckets(parts, num_parts, range.low, width, shift, histogram);
     uint32_t bucket = width >> shift;
     while (larger + histogram[bucket] < k) larger += histogram[bucket--];
