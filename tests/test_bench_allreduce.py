@@ -14,6 +14,7 @@ import gradcomp as gc
 from bench.allreduce.kernels import kernel_seconds
 from bench.allreduce.link import goodput
 from bench.allreduce.models import MODELS
+from bench.allreduce.predicted import predicted
 from bench.allreduce.report import table, write_lines, write_plot
 from bench.allreduce.rows import ATTAINED, METHODS, Case, Row, judge
 from gradcomp.models import numel
@@ -57,6 +58,29 @@ def test_a_good_row_has_no_fault() -> None:
 )
 def test_a_bad_row_says_what_is_missed(bad: Row, told: str) -> None:
     assert faults(bad) == [(told,)]
+
+
+def test_small_tensors_may_take_little_longer_than_horovods() -> None:
+    many = Case("unshaped", 2, "small")
+    rows = [row("Horovod float32", 1.0, case=many), row("none", 1.2, sent=1.1e8, case=many)]
+    assert [verdict.faults for verdict in judge(rows)] == [
+        (),
+        ("1.20 × Horovod float32's time, not 1.1",),
+    ]
+
+
+def test_a_prediction_adds_link_latency_and_kernels(monkeypatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    told = {"goodput": 1e8, "latency": 1e-3, "kernels": {"8-bit": 0.05}}
+    case = Case("1gbit", 4, "one-large")
+    # One bucket: 2 · 3 messages in a ring and 2 · 3/4 of the bytes, on two cores for four ranks.
+    dense = 6e-3 + 1.5 * 4e8 / 1e8
+    payload = gc.Quantize(bits=8).payload_size(100_000_000)
+    assert predicted(case, "Horovod float32", told) == 0.0
+    assert predicted(case, "none", told) == pytest.approx(dense)
+    assert predicted(case, "8-bit", told) == pytest.approx(
+        6e-3 + 1.5 * payload / 1e8 + 0.1, rel=1e-6
+    )
 
 
 def test_speed_is_asked_where_it_was_promised_only() -> None:

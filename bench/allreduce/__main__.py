@@ -20,8 +20,9 @@ from typing import Any
 from rich.console import Console
 
 from bench.allreduce.models import MODELS
+from bench.allreduce.predicted import predicted
 from bench.allreduce.report import table, write_lines, write_plot
-from bench.allreduce.rows import LINKS, MARK, METHODS, Case, Row, judge
+from bench.allreduce.rows import BASELINE, LINKS, MARK, METHODS, Case, Row, judge
 from bench.hosts import Hosts, HostsUnavailableError
 
 _TIMEOUT, _DDP_TIMEOUT = 900, 300  # seconds a case
@@ -33,16 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     console = Console(highlight=False)
     if not console.is_terminal:  # a file or a pipe has no width of its own
-        console = Console(highlight=False, width=120)
+        console = Console(highlight=False, width=144)
     if not importlib.util.find_spec("torch"):
         remedy = "PyTorch is not installed, so DDP is left out: pip install -e '.[bench]'"
         console.print(remedy, markup=False)
     cases = QUICK if arguments.quick else _all_cases(arguments)
+    labels = [m.label for m in METHODS if m is BASELINE or m.label in arguments.method]
     rows: list[Row] = []
     loopback: set[Case] = set()
     for case in cases:
         try:
-            told, case = _run(case, arguments.rounds, console)
+            told, case = _run(case, labels, arguments.rounds, console)
         except RuntimeError as error:
             console.print(f"{case}: {error}", markup=False, soft_wrap=True)
             return 1
@@ -74,11 +76,13 @@ def _all_cases(arguments: argparse.Namespace) -> list[Case]:
     ]
 
 
-def _run(case: Case, rounds: int, console: Console) -> tuple[dict[str, Any], Case]:
+def _run(
+    case: Case, labels: list[str], rounds: int, console: Console
+) -> tuple[dict[str, Any], Case]:
     """What the ranks found, and where they really were."""
     settings: dict[str, Any] = {"model": case.model, "rounds": rounds}
     ddp = [sys.executable, "-m", "bench.allreduce.ddp", json.dumps(settings)]
-    settings["labels"] = [method.label for method in METHODS]
+    settings["labels"] = labels
     program = [sys.executable, "-m", "bench.allreduce.worker", json.dumps(settings)]
     environment = {
         "OMP_NUM_THREADS": "1",
@@ -91,7 +95,7 @@ def _run(case: Case, rounds: int, console: Console) -> tuple[dict[str, Any], Cas
     try:
         with Hosts(case.ranks, rate=rate) as hosts:
             told = _told(hosts.run(program, env=environment, timeout=_TIMEOUT))
-            if importlib.util.find_spec("torch"):
+            if importlib.util.find_spec("torch") and len(labels) == len(METHODS):
                 try:
                     found = _told(hosts.run(ddp, env=environment, timeout=_DDP_TIMEOUT))
                 except RuntimeError as error:  # PowerSGD may hang, and the others need no PyTorch
@@ -143,6 +147,7 @@ def _rows(case: Case, told: dict[str, Any]) -> list[Row]:
             told["planned"].get(label, 0),
             told["goodput"],
             told["kernels"].get(label, 0.0),
+            predicted(case, label, told),
         )
         for label, times in told["times"].items()
     ]
@@ -158,6 +163,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4], help="default: 2 4")
     parser.add_argument("--link", nargs="+", choices=LINKS, default=list(LINKS))
+    names = [method.label for method in METHODS]
+    told = "those to compare with Horovod float32; DDP is timed beside all of them only"
+    parser.add_argument("--method", nargs="+", choices=names, default=names, help=told)
     parser.add_argument("--rounds", type=int, default=7, help="timed steps a method, default 7")
     parser.add_argument("--out", type=Path, default=Path("results"), help="default: results")
     return parser.parse_args(argv)

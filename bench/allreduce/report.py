@@ -23,8 +23,9 @@ def table(case: Case, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> Table
     result = Table(
         title=f"{case.model}, {case.ranks} hosts, {case.link} (goodput {goodput:.3g} Gbit/s)",
         caption="One whole all-reduce: feedback, encode, exchange, decode; the slowest rank's "
-        "median. Attainable: the more of bytes over the link's goodput, and kernels on the cores "
-        "that all ranks share.",
+        "median. Attainable: the more of bytes over the link's goodput, and kernels' CPU time on "
+        "the cores that all ranks share. Predicted: by the model of gradcomp plan, from goodput, "
+        "latency and kernels.",
     )
     result.add_column("method", no_wrap=True)
     for heading in (
@@ -36,6 +37,7 @@ def table(case: Case, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> Table
         "attainable",
         "attained",
         "kernels",
+        "predicted",
         "",
     ):
         result.add_column(heading, justify="right", no_wrap=True)
@@ -50,6 +52,7 @@ def table(case: Case, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> Table
             f"{row.attainable * 1e3:.1f} ms",
             f"{row.attained:.2f}",
             f"{row.kernels * 1e3:.1f} ms" if row.kernels else "",
+            f"{row.predicted * 1e3:.1f} ms" if row.predicted else "",
             "[red]✗[/]" if verdict.faults else "[green]✓[/]",
         )
     return result

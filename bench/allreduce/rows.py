@@ -40,6 +40,7 @@ METHODS = (
 DDP = tuple(
     Method(f"DDP {how}") for how in ("float32", "FP16 hook", "PowerSGD rank 1", "PowerSGD rank 4")
 )
+SMALL, SMALL_SPEEDUP = "small", 1 / 1.1  # many small tensors: no slower than Horovod, nearly
 ATTAINED = 0.8  # least fraction of the attainable speed, in every row of ours
 MARK = "RESULT "  # begins the line in which rank 0 tells what it found
 LINKS = ("100mbit", "1gbit", "10gbit", "25gbit", "unshaped")
@@ -63,7 +64,8 @@ class Row:
       sent: bytes a step, counted by the network interface.
       planned: bytes a step by the plan; 0 for Horovod.
       goodput: bytes a second that a rank sends while all others do.
-      kernels: CPU seconds of one rank's kernels a step, on a core of its own.
+      kernels: CPU seconds of one rank's kernels a step, while all ranks run theirs.
+      predicted: seconds a step by the model of `gradcomp plan`; 0 for Horovod.
     """
 
     case: Case
@@ -73,6 +75,7 @@ class Row:
     planned: int
     goodput: float
     kernels: float
+    predicted: float = 0.0
 
     @property
     def time(self) -> float:
@@ -88,12 +91,16 @@ class Row:
     @property
     def attainable(self) -> float:
         """The least time: the link's for the bytes, or the kernels' on the cores that are there."""
-        cores = min(self.case.ranks, len(os.sched_getaffinity(0)))
-        return max(self.sent / self.goodput, self.kernels * self.case.ranks / cores)
+        return max(self.sent / self.goodput, self.kernels * ranks_a_core(self.case.ranks))
 
     @property
     def attained(self) -> float:
         return self.attainable / self.time
+
+
+def ranks_a_core(ranks: int) -> float:
+    """How many ranks share a core of this machine."""
+    return max(1.0, ranks / len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,8 @@ def judge(rows: list[Row]) -> list[Verdict]:
                 faults.append(f"{row.attained:.2f} of attainable, not {ATTAINED:g}")
             if row.planned and not 0.95 <= row.sent / row.planned <= 1.05 and _bytes_tell(row):
                 faults.append(f"{row.sent / row.planned:.2f} of the planned bytes")
+            if row.case.model == SMALL and speedup < SMALL_SPEEDUP:
+                faults.append(f"{1 / speedup:.2f} × Horovod float32's time, not 1.1")
             asked = method.target
             if asked and _asked_here(row.case) and speedup < asked:
                 faults.append(f"{speedup:.1f} × Horovod float32, not {asked:g}")

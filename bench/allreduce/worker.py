@@ -27,6 +27,7 @@ from bench.allreduce.rows import MARK, METHODS, Method
 from bench.hosts import INTERFACE
 from gradcomp.reducer import Reducer
 
+_LATENCY_ROUNDS = 31
 _TOLERANCE = 1e-5  # of the largest value: float32 sums, in another order
 Step = Callable[[], list[tf.Tensor]]
 
@@ -60,16 +61,32 @@ def compare(model: str, labels: list[str], rounds: int) -> dict[str, Any]:
     times, sent = _time(steps, rounds)
     kernels = {}
     for label, reducer in reducers.items():
-        # One rank at a time has a core to itself.
-        kernels[label] = kernel_seconds(reducer.plan) if hvd.rank() == 0 else 0.0
-        _gather(0)
+        _gather(0)  # all begin at once
+        kernels[label] = float(np.mean(_gather(kernel_seconds(reducer.plan))))
     return {
         "goodput": rate,
+        "latency": latency(),
         "times": times,
         "sent": sent,
         "planned": {label: reducer.plan.sent_bytes for label, reducer in reducers.items()},
         "kernels": kernels,
     }
+
+
+def latency() -> float:
+    """Seconds between one rank's message and the next's in a ring: those of a tiny all-gather."""
+    tiny = tf.Variable([0.0], trainable=False)
+
+    @tf.function(autograph=False)
+    def gather() -> tf.Tensor:
+        return horovod.allgather(tiny.read_value(), name="latency")
+
+    times = []
+    for _ in range(_LATENCY_ROUNDS):
+        begun = time.perf_counter()
+        gather()
+        times.append(time.perf_counter() - begun)
+    return float(np.mean(_gather(float(np.median(times))))) / (hvd.size() - 1)
 
 
 def _horovod(gradients: list[tf.Variable], label: str, half: bool) -> Step:
