@@ -1,6 +1,6 @@
 # `make` lists the targets. Each brings .venv and the extension up to date first.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test lint sanitize test-tf-versions clean
+.PHONY: help setup demo bench test lint sanitize sanity test-tf-versions clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -15,7 +15,7 @@ demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the t
 bench: setup ## time the kernels against memory's speed and today's alternatives (about 5 minutes)
 	@.venv/bin/python -m bench.kernels --quick
 
-test: setup lint sanitize test-tf-versions ## every check and test, with coverage of gradcomp/
+test: setup lint sanitize sanity test-tf-versions ## every check and test, with coverage of gradcomp/
 	@.ci/test.sh
 
 lint: setup ## ruff, mypy, import-linter, clang-format
@@ -23,6 +23,9 @@ lint: setup ## ruff, mypy, import-linter, clang-format
 
 sanitize: setup ## the kernel tests under AddressSanitizer and UBSan
 	@.ci/sanitize.sh
+
+sanity: setup ## no kernel takes twice as long as it may (half a minute)
+	@.venv/bin/python -m bench.kernels --check
 
 test-tf-versions: setup ## the same built ops in older TensorFlows
 	@.ci/tf_versions.sh

@@ -105,7 +105,7 @@ def test_medians_and_spread() -> None:
 
 
 def row(name: str, threads: int, multiple: float, target: float | None = None) -> Row:
-    return Row(name, 1000, threads, 2e-3, multiple, 0.1, 6000, target)
+    return Row(name, 1000, threads, 2e-3, multiple, 0.1, multiple - 0.1, 6000, target)
 
 
 def test_verdicts() -> None:
@@ -113,7 +113,7 @@ def test_verdicts() -> None:
     rows = [row(name, 1, 0.7, 0.76), row(name, 2, 0.4), row("other", 1, 2.0, 1.0)]
     assert [r.kept for r in rows] == [True, None, False]
     assert (rows[0].floor, rows[0].gigabytes_per_second) == (0.5, 3.0)
-    fbgemm = Row("FBGEMM row-wise 8-bit", 1000, 1, 1.0, 1.4, 0.1)
+    fbgemm = Row("FBGEMM row-wise 8-bit", 1000, 1, 1.0, 1.4, 0.1, 1.3)
     threads, faster = speed_bounds([*rows, fbgemm])
     assert (threads.value, threads.kept) == (pytest.approx(1.75), False)
     assert (faster.value, faster.kept) == (pytest.approx(2.0), True)

@@ -42,6 +42,10 @@ class Timing:
         return statistics.median(self.multiples)
 
     @property
+    def least(self) -> float:
+        return min(self.multiples)
+
+    @property
     def spread(self) -> float:
         """Half of the distance between the quartiles of the multiples."""
         if len(self.multiples) < 3:

@@ -17,8 +17,9 @@ from bench.kernels import targets
 class Row:
     """One kernel or alternative, at one size, on one number of threads.
 
-    `multiple` and `spread` are of `b += a` on one thread, `floor` is the multiple at which the
-    bytes that must be moved would move as fast as those of `b += a`; alternatives have none.
+    `multiple`, `spread` and `least`, the best sample, are of `b += a` on one thread. `floor` is the
+    multiple at which the bytes that must be moved would move as fast as those of `b += a`;
+    alternatives have none.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Row:
     milliseconds: float
     multiple: float
     spread: float
+    least: float
     bytes_moved: int | None = None
     target: float | None = None
 
