@@ -13,7 +13,7 @@ from gradcomp.plan import Plan
 from gradcomp.say import say
 
 # Bytes that each rank sends in a small exchange, and how often.
-_SMALL, _SMALL_ROUNDS = 64, 5
+_SMALL, _SMALL_ROUNDS = 64, 3
 # In a large one, and again where that took less than `_BRIEF` seconds: noise would be as long.
 _LARGE, _LARGER, _LARGE_ROUNDS, _BRIEF = 1 << 19, 1 << 21, 2, 0.005
 # After how many steps the link is looked at again: at first, and at most, as each time that it has

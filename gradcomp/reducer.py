@@ -136,6 +136,16 @@ class Reducer:
             self._plan = replace(self._plan, chosen=self._chosen.numbers)
         return self._plan
 
+    def choose_again(self) -> bool:
+        """Lets an `Auto` look at the link between epochs, where compiled steps can't do it.
+
+        All ranks call it together. Returns True where something else was chosen.
+        """
+        if self._chosen is None or self._collective.in_branches:
+            return False
+        assert self.chooser is not None
+        return self.chooser.look()
+
     def send_waiting(self) -> None:
         """Lets residuals that were given from outside be sent, however gradients are sent."""
         if self._chosen is not None:
