@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gradcomp._version import __version__
-from gradcomp.codecs import BF16, FP8, FP16, Codec, Identity, Quantize, Sign, TopK, codec
+from gradcomp.codecs import BF16, FP8, FP16, Auto, Codec, Identity, Quantize, Sign, TopK, codec
 from gradcomp.errors import (
     BatchSizeError,
     CodecError,
@@ -49,6 +49,7 @@ __all__ = [
     "BF16",
     "FP8",
     "FP16",
+    "Auto",
     "BatchSizeError",
     "CheckSync",
     "Codec",

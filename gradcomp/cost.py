@@ -26,6 +26,8 @@ bytes; all-gather in a ring of N−1 messages, (N−1)·P bytes; two-phase in 2(
 2(N−1)/N·P bytes. Kernel time is measured when the command starts, on this machine, idle or not:
 encode with error feedback, and decode, which an all-gather does for N payloads and two-phase for
 two. The engine's own work counts nothing, nor do its sums of float32, or copies from a GPU.
+auto is what gc.Auto() would choose on this link: the codec and route with the least predicted time,
+where that is a fifth less than float32 takes.
 Break-even is the bandwidth below which (<), or above which (>), a row takes less time than none."""
 
 

@@ -43,8 +43,9 @@ def follow_fit(needs: type) -> None:
 
     @functools.wraps(begin)
     def on_epoch_begin(self: Any, epoch: int, logs: Any = None) -> None:
-        for optimizer in _optimizers(self.model, needs):
-            optimizer.begin_epoch(epoch)
+        changed = [optimizer.begin_epoch(epoch) for optimizer in _optimizers(self.model, needs)]
+        if any(changed):
+            self.model.make_train_function(force=True)
         begin(self, epoch, logs)
 
     @functools.wraps(end)

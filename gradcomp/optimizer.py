@@ -115,11 +115,17 @@ class DistributedOptimizer:
             if self._epoch is not None:
                 self._reducer.epoch.reach(self._epoch)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Keras's `fit` calls it; a warm-up that was restored goes on where it was."""
+    def begin_epoch(self, epoch: int) -> bool:
+        """Keras's `fit` calls it; a warm-up that was restored goes on where it was.
+
+        Returns:
+          True where steps have to be compiled anew, as an `Auto` has chosen something else.
+        """
         self._epoch = epoch
-        if self._reducer is not None:
-            self._reducer.epoch.reach(epoch)
+        if self._reducer is None:
+            return False
+        self._reducer.epoch.reach(epoch)
+        return self._reducer.choose_again()
 
     def end_epoch(self) -> None:
         """Keras's `fit` calls it, before anything is saved at the end of the epoch."""

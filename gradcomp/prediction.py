@@ -12,7 +12,8 @@ from rich.table import Table
 
 from gradcomp.bucket import choose_route, group_variables
 from gradcomp.calibration import CALIBRATION_NUMEL, kernel_speed
-from gradcomp.codecs import KernelCodec, codec
+from gradcomp.choice import choose
+from gradcomp.codecs import Auto, KernelCodec, codec
 from gradcomp.cost import ASSUMPTIONS, Cost, KernelSpeed, Link, break_even, bucket_cost
 from gradcomp.errors import MissingDependencyError
 from gradcomp.kernels import get_num_threads
@@ -20,7 +21,7 @@ from gradcomp.models import Weight, numel, weights
 from gradcomp.plan import as_text
 from gradcomp.policy import Policy
 
-NONE = "none"
+NONE, AUTO = "none", "auto"
 CODECS = (
     "fp16",
     "bf16",
@@ -103,6 +104,25 @@ def rows_of(
     return rows
 
 
+def auto_row(
+    model: Sequence[Weight], speeds: Mapping[str, KernelSpeed], ranks: int, link: Link
+) -> Row:
+    """What an `Auto` would choose, bucket by bucket.
+
+    Args:
+      speeds: of each codec's spec, its candidates' among them.
+    """
+    plan = Policy(AUTO).plan(model, world_size=ranks)
+    cost, names = Cost(), set()
+    for ways in plan.alternatives:
+        taken = ways[choose(ways, ranks, link, speeds).number]
+        speed = None if taken.codec is None else speeds[taken.codec.spec]
+        cost += bucket_cost(taken.route, ranks, taken.raw_bytes, taken.payload_bytes, speed)
+        if taken.codec is not None:
+            names.add(f"{taken.codec.spec} {taken.route}")
+    return Row(AUTO, " + ".join(sorted(names)) or "dense", False, cost)
+
+
 def table(title: str, rows: Sequence[Row], link: Link) -> Table:
     """The rows for people; the first is what all are compared with."""
     made = Table(title=title)
@@ -119,7 +139,9 @@ def table(title: str, rows: Sequence[Row], link: Link) -> Table:
             f"{row.cost.sent:,}",
             *(_duration(t) for t in (row.cost.communication(link), row.cost.kernels, total)),
             f"{dense.total(link) / total:.2f} ×",
-            "" if row is rows[0] else _bandwidths(break_even(row.cost, dense, latency)),
+            ""
+            if row is rows[0] or row.codec == AUTO
+            else _bandwidths(break_even(row.cost, dense, latency)),
         )
     return made
 
@@ -178,7 +200,11 @@ def run(
     buckets = {spec: groups_of(model_weights, spec) for spec in (NONE, *CODECS)}
     speeds = {spec: speed_of(_native(spec)) for spec in CODECS}
     gradients = numel([weight.shape for weight in model_weights])
-    rows = rows_of(buckets, speeds, ranks)
+    candidates = {_native(spec).spec: speed for spec, speed in speeds.items()}
+    for one in (_native(c.spec) for c in Auto().allowed):
+        if one.spec not in candidates:
+            candidates[one.spec] = speed_of(one)
+    rows = [*rows_of(buckets, speeds, ranks), auto_row(model_weights, candidates, ranks, link)]
     print(as_text(table(f"{model}, {ranks} ranks, {link_text}", rows, link)), end="")
     print(ASSUMPTIONS)
     print(

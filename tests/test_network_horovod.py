@@ -94,3 +94,17 @@ def test_nothing_is_left_after_a_failure(hosts) -> None:
 def test_the_number_of_hosts_is_checked() -> None:
     with pytest.raises(ValueError, match="count must be from 1 to 250, got 0"):
         Hosts(0)
+
+
+def test_auto_compresses_on_a_slow_link_and_follows_one_that_slows_down(hosts, tmp_path) -> None:
+    command = [sys.executable, *PROGRAM, "scenarios_auto_network", str(tmp_path)]
+    hosts.run(command, env=environment())
+    told = values(collect(tmp_path, RANKS), "it_follows_the_link", RANKS)
+    for run in (0, 1):
+        assert len({rank[run]["chosen"] for rank in told}) == 1
+        for rank in (rank[run] for rank in told):
+            # A link lets half a megabyte pass at any rate before it holds to its own.
+            assert 2e6 < rank["bandwidth"] < 6e7
+            assert rank["planned"] < rank["uncompressed"] / 3
+            # Horovod's control messages, and a look at the link, are sent too.
+            assert rank["interface"] < rank["uncompressed"] / 1.5

@@ -17,7 +17,17 @@ from gradcomp.cost import Cost, KernelSpeed, Link
 from gradcomp.errors import ModelError
 from gradcomp.models import Weight, checked_model, weights
 from gradcomp.plan import as_text
-from gradcomp.prediction import CODECS, NONE, Row, groups_of, planned_cost, rows_of, run, table
+from gradcomp.prediction import (
+    CODECS,
+    NONE,
+    Row,
+    auto_row,
+    groups_of,
+    planned_cost,
+    rows_of,
+    run,
+    table,
+)
 
 SPEED = KernelSpeed(encode=8e-9, decode=2e-9, write=1e-9)
 LINK = Link(bandwidth=1e8, latency=1e-3)
@@ -283,3 +293,17 @@ def test_files_that_are_none_of_keras(tmp_path) -> None:
         checked_model(str(other))
     with pytest.raises(ModelError, match=r"cannot load '.*b\.keras'"):
         weights(str(archive))
+
+
+def test_auto_is_the_least_of_its_candidates_or_none() -> None:
+    model = weights("resnet50")
+    specs = [c.spec for c in gc.Auto().allowed]
+    speeds = {spec: SPEED for spec in specs}
+    rows = rows_of({s: groups_of(model, s) for s in (NONE, *specs)}, speeds, 4)
+    slow = auto_row(model, speeds, 4, LINK)
+    assert slow.route == "quantize:bits=4 two_phase"
+    assert slow.cost.total(LINK) == pytest.approx(min(r.cost.total(LINK) for r in rows), rel=1e-3)
+    fast = Link(1e12, 1e-6)
+    assert auto_row(model, speeds, 4, fast).route == "dense"
+    lines = as_text(table("", [rows[0], slow], LINK)).splitlines()
+    assert any("auto" in line and "two-phase" in line for line in lines)

@@ -63,6 +63,14 @@ class ReplicaReducers:
         """Of the first replica: none of them warms up."""
         return self._first.epoch
 
+    def choose_again(self) -> bool:
+        """As `Reducer.choose_again`, for all replicas of this process."""
+        changed = self._first.choose_again()
+        if changed:
+            for reducer in self.local:
+                reducer.send_waiting()
+        return changed
+
     @property
     def average(self) -> bool:
         return self._first.average
