@@ -12,8 +12,8 @@ setup: ## create or refresh .venv: TensorFlow, Horovod, the extension (all targe
 demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the table (about 6 minutes)
 	@.venv/bin/python -m bench.demo
 
-bench: setup ## time the kernels against memory's speed and today's alternatives (about 5 minutes)
-	@.venv/bin/python -m bench.kernels --quick
+bench: setup ## kernels, all-reduces, overlap and training, each in its small size (under 10 minutes)
+	@.venv/bin/python -m bench
 
 test: setup lint sanitize sanity test-tf-versions ## every check and test, with coverage of gradcomp/
 	@.ci/test.sh
