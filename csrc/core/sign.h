@@ -25,7 +25,7 @@ GRADCOMP_INLINE float AddMagnitude(float lane, float x, float unit) {
 // The sum of all lanes, by a tree that adds the upper half to the lower: a warp's shuffles.
 // Clobbers lanes.
 GRADCOMP_INLINE float SumOfLanes(float (&lanes)[kSignLanes]) {
-#pragma GCC unroll 5
+  GRADCOMP_UNROLL(5)
   for (int half = kSignLanes / 2; half > 0; half /= 2) {
     for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
