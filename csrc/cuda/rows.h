@@ -1,25 +1,24 @@
 // Conventions of the CUDA kernels, and how a bucket reaches them.
 //
 // One .cu a family. <Family>Encode and <Family>Decode in <family>.h launch its kernels; bucket.h
-// chooses among the families. A launcher
-//   - takes host arrays of rows, one a segment and in the order of the segment table, device
-//   pointers
-//     in them, a workspace of at least <Family>EncodeWorkspace() or <Family>DecodeWorkspace() bytes
-//     of device memory at a multiple of 16 (none where that is 0), and a stream;
-//   - only launches kernels and memsets on the stream: it neither waits, nor copies, nor allocates,
-//     and reads the host arrays before it returns;
-//   - returns the first error of a launch, or cudaErrorInvalidValue. Callers have checked tables
-//   and
-//     sizes as csrc/cpu/bucket.cc does.
+// chooses among the families.
+//
+// A launcher takes host arrays of rows with device pointers in them, one row a segment in the order
+// of the segment table; where its family needs one, a workspace: device memory, aligned to 16
+// bytes, of at least the bytes that <Family>EncodeWorkspace() or <Family>DecodeWorkspace() says;
+// and a stream. It launches kernels and memsets on the stream, and neither waits nor allocates; the
+// host arrays are read before it returns. It returns the first error of a launch, or
+// cudaErrorInvalidValue: callers have checked tables and sizes as csrc/cpu/bucket.cc does.
+//
 // Tensors are aligned to their elements, payloads may start at any byte. Buffers do not overlap,
 // but a new residual may be the old one. The payload of a row follows that of the row before.
 //
-// Rows go to kernels by value, kRowsPerLaunch a launch (ForEachTable in launch.h). A row is cut
-// into tiles, a tile is one block of threads: kernels find their row by FindRow(), and mix the
-// dtypes of the tensors of a bucket. Kernels are named <family>_<operation>_kernel, have kThreads
-// threads, a
-// __launch_bounds__, static __shared__ arrays, and reach every barrier with all threads. The maths
-// of an element is in csrc/core.
+// Rows go to kernels by value, as many as fit into a kernel's parameters (ForEachTable in tasks.h).
+// A row is cut into tiles, and a tile is a block of threads; FindRow() finds the row. One launch
+// serves tensors of different dtypes. Kernels are named <family>_<operation>_kernel, have kThreads
+// threads, __launch_bounds__ and static __shared__ arrays, and reach every barrier with all their
+// threads. The maths of an element is in csrc/core; constexpr functions that kernels call are
+// GRADCOMP_HOST_DEVICE.
 //
 // Tests run the same sources on the CPU (tests/cuda/emulation.h): tests/cuda/exports.cc passes
 // NumPy arrays to bucket.h, tests/cuda_cases.py compares with gradcomp.reference.
