@@ -147,7 +147,9 @@ def decode(
     report = np.zeros(2, np.uint32)
     count = ctypes.c_int64(len(rows))
     stride = ctypes.c_int64(reference.payload_size(params, segments))
-    size = library().emulated_decode_workspace(_pointer(codec), _pointer(table), count)
+    size = library().emulated_decode_workspace(
+        *(_pointer(codec), _pointer(table), count, ctypes.c_int64(world))
+    )
     workspace = _workspace(size)
     error = library().emulated_decode(
         *(_pointer(codec), _pointer(payloads), stride, ctypes.c_int64(world)),

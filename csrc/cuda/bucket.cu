@@ -1,28 +1,42 @@
 #include "cuda/bucket.h"
 #include "cuda/cast.h"
 #include "cuda/tasks.h"
+#include "cuda/topk.h"
 
 namespace gradcomp::cuda {
 
-int64_t EncodeWorkspace(const Codec&, const EncodeRow*, int64_t) { return 0; }
+int64_t EncodeWorkspace(const Codec& codec, const EncodeRow* rows, int64_t num_rows) {
+  return codec.family == Family::kTopK ? TopKEncodeWorkspace(codec, rows, num_rows) : 0;
+}
 
-int64_t DecodeWorkspace(const Codec&, const DecodeRow*, int64_t) { return 0; }
+int64_t DecodeWorkspace(const Codec& codec, const DecodeRow* rows, int64_t num_rows,
+                        int64_t world) {
+  return codec.family == Family::kTopK ? TopKDecodeWorkspace(rows, num_rows, world) : 0;
+}
 
-cudaError_t Encode(const Codec& codec, const EncodeRow* rows, int64_t num_rows, const Rng&,
-                   uint8_t* payload, void*, int64_t workspace_size, cudaStream_t stream) {
+cudaError_t Encode(const Codec& codec, const EncodeRow* rows, int64_t num_rows, const Rng& rng,
+                   uint8_t* payload, void* workspace, int64_t workspace_size, cudaStream_t stream) {
   if (!IsValid(codec) || workspace_size < EncodeWorkspace(codec, rows, num_rows)) {
     return cudaErrorInvalidValue;
+  }
+  if (codec.family == Family::kTopK) {
+    return TopKEncode(codec, rows, num_rows, rng, payload, workspace, stream);
   }
   return CastEncode(codec, rows, num_rows, payload, stream);
 }
 
 cudaError_t Decode(const Codec& codec, const uint8_t* payloads, int64_t stride, int64_t world,
                    const DecodeRow* rows, int64_t num_rows, float scale, DecodeReport* report,
-                   void*, int64_t workspace_size, cudaStream_t stream) {
-  if (!IsValid(codec) || world < 1 || workspace_size < DecodeWorkspace(codec, rows, num_rows)) {
+                   void* workspace, int64_t workspace_size, cudaStream_t stream) {
+  if (!IsValid(codec) || world < 1 ||
+      workspace_size < DecodeWorkspace(codec, rows, num_rows, world)) {
     return cudaErrorInvalidValue;
   }
   if (const cudaError_t error = ClearReport(report, stream); error != cudaSuccess) return error;
+  if (codec.family == Family::kTopK) {
+    return TopKDecode(codec, payloads, stride, world, rows, num_rows, scale, report, workspace,
+                      stream);
+  }
   return CastDecode(codec, payloads, stride, world, rows, num_rows, scale, report, stream);
 }
 

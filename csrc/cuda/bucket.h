@@ -15,7 +15,7 @@ namespace gradcomp::cuda {
 
 // Bytes of workspace that Encode() and Decode() of these rows need.
 int64_t EncodeWorkspace(const Codec& codec, const EncodeRow* rows, int64_t num_rows);
-int64_t DecodeWorkspace(const Codec& codec, const DecodeRow* rows, int64_t num_rows);
+int64_t DecodeWorkspace(const Codec& codec, const DecodeRow* rows, int64_t num_rows, int64_t world);
 
 // Writes the payload of gradients + residuals and, with residuals, what it loses of them.
 cudaError_t Encode(const Codec& codec, const EncodeRow* rows, int64_t num_rows, const Rng& rng,

@@ -89,6 +89,17 @@ class TableBuilder {
   Table<Row> table_;
 };
 
+// Calls `cudaError_t launch(const Table<Row>&, int64_t blocks)` until all rows are through.
+// `rows.ForEach(visit)` calls `cudaError_t visit(const Row&)` for each until one fails, and
+// `int64_t tiles_of(const Row&)` is the number of blocks that a row needs.
+template <typename Row, typename Rows, typename TilesOf, typename LaunchTable>
+cudaError_t ForEachTable(const Rows& rows, const TilesOf& tiles_of, const LaunchTable& launch) {
+  TableBuilder<Row, LaunchTable> builder(launch);
+  const cudaError_t error =
+      rows.ForEach([&](const Row& row) { return builder.Add(row, tiles_of(row)); });
+  return error == cudaSuccess ? builder.Flush() : error;
+}
+
 }  // namespace gradcomp::cuda
 
 #endif  // GRADCOMP_CUDA_LAUNCH_H_

@@ -67,9 +67,10 @@ __attribute__((visibility("default"))) int emulated_encode(const int64_t* codec,
 
 __attribute__((visibility("default"))) int64_t emulated_decode_workspace(const int64_t* codec,
                                                                          const int64_t* rows,
-                                                                         int64_t num_rows) {
+                                                                         int64_t num_rows,
+                                                                         int64_t world) {
   const std::vector<DecodeRow> all = DecodeRowsOf(rows, num_rows);
-  return cuda::DecodeWorkspace(CodecOf(codec), all.data(), num_rows);
+  return cuda::DecodeWorkspace(CodecOf(codec), all.data(), num_rows, world);
 }
 
 // report: (finite, bad row).
