@@ -79,16 +79,22 @@ GRADCOMP_INLINE float DitherFromBits(uint32_t random_shifted_by_4) {
   return FloatFromBits((random_shifted_by_4 & 0xffff0) | 0x41000008);
 }
 
+// The random words of counter `first` + `lane`; `first` is a multiple of the lanes.
+GRADCOMP_INLINE void DrawLane(const RandomStream& stream, uint64_t first, int lane,
+                              uint32_t (&random)[4]) {
+  const uint32_t counter[4] = {static_cast<uint32_t>(first) + static_cast<uint32_t>(lane),
+                               static_cast<uint32_t>(first >> 32), stream.counter[0],
+                               stream.counter[1]};
+  Threefry4x32<kThreefryRounds>(stream.key, counter, random);
+}
+
 // The dither of elements [128 * group, 128 * (group + 1)) of a tensor. Element 16 * slot + lane
 // takes a half of word slot / 2 of its lane's counter.
 GRADCOMP_INLINE void FillDither(const RandomStream& stream, int64_t group, float* dither) {
   const uint64_t first = static_cast<uint64_t>(group) * kRandomLanes;
   for (int lane = 0; lane < kRandomLanes; ++lane) {
-    const uint32_t counter[4] = {static_cast<uint32_t>(first) + static_cast<uint32_t>(lane),
-                                 static_cast<uint32_t>(first >> 32), stream.counter[0],
-                                 stream.counter[1]};
     uint32_t random[4];
-    Threefry4x32<kThreefryRounds>(stream.key, counter, random);
+    DrawLane(stream, first, lane, random);
     for (int word = 0; word < 4; ++word) {
       dither[32 * word + lane] = DitherFromBits(random[word] << 4);
       dither[32 * word + 16 + lane] = DitherFromBits(random[word] >> 12);

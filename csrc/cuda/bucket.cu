@@ -1,12 +1,27 @@
 #include "cuda/bucket.h"
 #include "cuda/cast.h"
+#include "cuda/float8.h"
+#include "cuda/quantize.h"
+#include "cuda/sign.h"
 #include "cuda/tasks.h"
 #include "cuda/topk.h"
 
 namespace gradcomp::cuda {
 
 int64_t EncodeWorkspace(const Codec& codec, const EncodeRow* rows, int64_t num_rows) {
-  return codec.family == Family::kTopK ? TopKEncodeWorkspace(codec, rows, num_rows) : 0;
+  switch (codec.family) {
+    case Family::kQuantize:
+      return QuantizeEncodeWorkspace(codec, rows, num_rows);
+    case Family::kFloat8E4M3:
+    case Family::kFloat8E5M2:
+      return Float8EncodeWorkspace(codec, rows, num_rows);
+    case Family::kSign:
+      return SignEncodeWorkspace(codec, rows, num_rows);
+    case Family::kTopK:
+      return TopKEncodeWorkspace(codec, rows, num_rows);
+    default:
+      return 0;
+  }
 }
 
 int64_t DecodeWorkspace(const Codec& codec, const DecodeRow* rows, int64_t num_rows,
@@ -19,10 +34,19 @@ cudaError_t Encode(const Codec& codec, const EncodeRow* rows, int64_t num_rows, 
   if (!IsValid(codec) || workspace_size < EncodeWorkspace(codec, rows, num_rows)) {
     return cudaErrorInvalidValue;
   }
-  if (codec.family == Family::kTopK) {
-    return TopKEncode(codec, rows, num_rows, rng, payload, workspace, stream);
+  switch (codec.family) {
+    case Family::kQuantize:
+      return QuantizeEncode(codec, rows, num_rows, rng, payload, workspace, stream);
+    case Family::kFloat8E4M3:
+    case Family::kFloat8E5M2:
+      return Float8Encode(codec, rows, num_rows, payload, workspace, stream);
+    case Family::kSign:
+      return SignEncode(codec, rows, num_rows, payload, workspace, stream);
+    case Family::kTopK:
+      return TopKEncode(codec, rows, num_rows, rng, payload, workspace, stream);
+    default:
+      return CastEncode(codec, rows, num_rows, payload, stream);
   }
-  return CastEncode(codec, rows, num_rows, payload, stream);
 }
 
 cudaError_t Decode(const Codec& codec, const uint8_t* payloads, int64_t stride, int64_t world,
@@ -33,11 +57,20 @@ cudaError_t Decode(const Codec& codec, const uint8_t* payloads, int64_t stride, 
     return cudaErrorInvalidValue;
   }
   if (const cudaError_t error = ClearReport(report, stream); error != cudaSuccess) return error;
-  if (codec.family == Family::kTopK) {
-    return TopKDecode(codec, payloads, stride, world, rows, num_rows, scale, report, workspace,
-                      stream);
+  switch (codec.family) {
+    case Family::kQuantize:
+      return QuantizeDecode(codec, payloads, stride, world, rows, num_rows, scale, report, stream);
+    case Family::kFloat8E4M3:
+    case Family::kFloat8E5M2:
+      return Float8Decode(codec, payloads, stride, world, rows, num_rows, scale, report, stream);
+    case Family::kSign:
+      return SignDecode(codec, payloads, stride, world, rows, num_rows, scale, report, stream);
+    case Family::kTopK:
+      return TopKDecode(codec, payloads, stride, world, rows, num_rows, scale, report, workspace,
+                        stream);
+    default:
+      return CastDecode(codec, payloads, stride, world, rows, num_rows, scale, report, stream);
   }
-  return CastDecode(codec, payloads, stride, world, rows, num_rows, scale, report, stream);
 }
 
 }  // namespace gradcomp::cuda

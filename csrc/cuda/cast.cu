@@ -60,10 +60,9 @@ __global__ void __launch_bounds__(kThreads)
   const TileQuads quads = FindQuads(row.length, blockIdx.x - table.first_tile[index]);
   const auto at = [&](int q) { return quads.At(q); };
   const auto count = [&](int q) { return quads.Count(q); };
-  const bool whole = quads.size == kTile && IsAligned(row, quads.first);
 
   float x[kQuads][4];
-  LoadCorrected(row, whole, at, count, x);
+  LoadCorrected(row, at, count, x);
   GRADCOMP_UNROLL(8)
   for (int q = 0; q < kQuads; ++q) {
     Wire wire[4];
@@ -74,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     WriteQuad(wire, staged, quads.Place(q) * static_cast<int>(sizeof(Wire)));
   }
-  if (row.new_residual != nullptr) StoreResidual(row, whole, at, count, x);
+  if (row.new_residual != nullptr) StoreResidual(row, at, count, x);
   __syncthreads();
   CopyOut(staged, table.rows[index].payload + quads.first * sizeof(Wire),
           quads.size * static_cast<int>(sizeof(Wire)));
@@ -97,10 +96,8 @@ __global__ void __launch_bounds__(kThreads)
   float sum[kQuads][4];
   for (int64_t first = 0; first < world; first += kRanks) {
     const int ranks = static_cast<int>(min(int64_t{kRanks}, world - first));
-    for (int r = 0; r < ranks; ++r) {
-      CopyIn(payload + (first + r) * stride, quads.size * static_cast<int>(sizeof(Wire)),
-             staged[r]);
-    }
+    CopyIn(payload + first * stride, stride, ranks, quads.size * static_cast<int>(sizeof(Wire)),
+           staged);
     __syncthreads();
     for (int r = 0; r < ranks; ++r) {
       const int phase = PhaseOf(payload + (first + r) * stride);
@@ -118,8 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const auto at = [&](int q) { return quads.At(q); };
   const auto count = [&](int q) { return quads.Count(q); };
-  const bool whole = quads.size == kTile && IsAligned(row.output, row.dtype, quads.first);
-  if (!StoreScaled(row, whole, at, count, sum, scale)) report->finite = 0;
+  if (!StoreScaled(row, at, count, sum, scale)) report->finite = 0;
 }
 
 template <typename Cast>

@@ -22,6 +22,11 @@ __device__ __forceinline__ int PhaseOf(const uint8_t* payload) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(payload) % 16);
 }
 
+// How many of its `size` bytes lie before the first vector that is all its own.
+__device__ __forceinline__ int HeadOf(const uint8_t* payload, int size) {
+  return min(size, (16 - PhaseOf(payload)) % 16);
+}
+
 // Four bytes from byte `at` of shared memory, little endian.
 __device__ __forceinline__ uint32_t ReadWord(const uint4* staged, int at) {
   const uint32_t* words = reinterpret_cast<const uint32_t*>(staged) + at / 4;
@@ -32,7 +37,7 @@ __device__ __forceinline__ uint32_t ReadWord(const uint4* staged, int at) {
 // Writes the first `size` bytes of `staged` to `payload`; all threads of the block call it, after a
 // barrier.
 __device__ __forceinline__ void CopyOut(const uint4* staged, uint8_t* payload, int size) {
-  const int head = min(size, (16 - PhaseOf(payload)) % 16);
+  const int head = HeadOf(payload, size);
   const int vectors = (size - head) / 16;
   for (int v = threadIdx.x; v < vectors; v += kThreads) {
     const int at = head + 16 * v;
@@ -49,18 +54,42 @@ __device__ __forceinline__ void CopyOut(const uint4* staged, uint8_t* payload, i
   }
 }
 
-// Copies `size` bytes of `payload` to `staged` from byte PhaseOf(payload) on; all threads of the
-// block call it, before a barrier.
-__device__ __forceinline__ void CopyIn(const uint8_t* payload, int size, uint4* staged) {
-  const int phase = PhaseOf(payload);
-  const uint8_t* aligned = payload - phase;
-  uint8_t* to = reinterpret_cast<uint8_t*>(staged);
-  const int end = phase + size;
-  for (int v = threadIdx.x; 16 * v < end; v += kThreads) {
-    if (16 * v >= phase && 16 * v + 16 <= end) {
-      staged[v] = *reinterpret_cast<const uint4*>(aligned + 16 * v);
-    } else {
-      for (int at = max(phase, 16 * v); at < min(end, 16 * v + 16); ++at) to[at] = aligned[at];
+// Copies `size` bytes of each of `ranks` payloads, `stride` bytes apart, to staged[rank] from byte
+// PhaseOf(its payload) on; all threads of the block call it, before a barrier. All loads are under
+// way before the first store waits for one.
+template <int kRanks, int kVectors>
+__device__ __forceinline__ void CopyIn(const uint8_t* payloads, int64_t stride, int ranks, int size,
+                                       uint4 (&staged)[kRanks][kVectors]) {
+  constexpr int kEach = (kVectors - 2 + kThreads - 1) / kThreads;
+  uint4 vectors[kRanks][kEach];
+  GRADCOMP_UNROLL(4)
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const uint8_t* from = payloads + rank * stride;
+    const int head = HeadOf(from, size);
+    GRADCOMP_UNROLL(4)
+    for (int i = 0; i < kEach; ++i) {
+      const int at = head + 16 * (threadIdx.x + i * kThreads);
+      if (rank < ranks && at + 16 <= size) {
+        vectors[rank][i] = *reinterpret_cast<const uint4*>(from + at);
+      }
+    }
+  }
+  GRADCOMP_UNROLL(4)
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank >= ranks) break;
+    const uint8_t* from = payloads + rank * stride;
+    const int head = HeadOf(from, size);
+    const int phase = PhaseOf(from);
+    GRADCOMP_UNROLL(4)
+    for (int i = 0; i < kEach; ++i) {
+      const int at = head + 16 * (threadIdx.x + i * kThreads);
+      if (at + 16 <= size) staged[rank][(phase + at) / 16] = vectors[rank][i];
+    }
+    const int inside = (size - head) / 16 * 16;
+    uint8_t* to = reinterpret_cast<uint8_t*>(staged[rank]) + phase;
+    for (int i = threadIdx.x; i < size - inside; i += kThreads) {
+      const int at = i < head ? i : i + inside;
+      to[at] = from[at];
     }
   }
 }

@@ -14,6 +14,7 @@ namespace gradcomp::cuda {
 struct EncodeTask {
   EncodeRow row;
   uint8_t* payload;
+  int64_t blocks_before;  // those of the rows before, where there are scales
 };
 struct DecodeTask {
   DecodeRow row;
@@ -26,9 +27,11 @@ template <typename TilesOf, typename LaunchTable>
 cudaError_t ForEachTable(const Codec& codec, const EncodeRow* rows, int64_t num_rows,
                          uint8_t* payload, const TilesOf& tiles_of, const LaunchTable& launch) {
   TableBuilder<EncodeTask, LaunchTable> builder(launch);
+  int64_t blocks = 0;
   for (int64_t i = 0; i < num_rows; ++i) {
-    const cudaError_t error = builder.Add({rows[i], payload}, tiles_of(rows[i]));
+    const cudaError_t error = builder.Add({rows[i], payload, blocks}, tiles_of(rows[i]));
     if (error != cudaSuccess) return error;
+    if (codec.block_size > 0) blocks += CeilDiv(rows[i].length, codec.block_size);
     payload += PayloadSize(codec, rows[i].length, rows[i].kept);
   }
   return builder.Flush();

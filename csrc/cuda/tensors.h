@@ -1,10 +1,9 @@
 // Elements of tensors in registers: each thread has runs of four elements, *quads*, which it reads
-// and writes with one instruction of 16 bytes (8 for 16-bit dtypes) where they are aligned, and one
-// by one where they are not, and at the ends of tensors.
+// and writes with one instruction of 16 bytes (8 for 16-bit dtypes) where all of them are complete
+// and aligned, and one by one where they are not, as at the ends of tensors.
 //
 // at(q) is the number, in its row, of the first element of a thread's quad q, and count(q) says how
-// many of the four exist. Threads whose quads are all aligned and complete are told so by `whole`;
-// it should be equal in all threads of a warp.
+// many of the four exist: 0 … 4.
 
 #ifndef GRADCOMP_CUDA_TENSORS_H_
 #define GRADCOMP_CUDA_TENSORS_H_
@@ -60,13 +59,36 @@ __device__ __forceinline__ bool IsAligned(const void* pointer, uintptr_t to) {
   return reinterpret_cast<uintptr_t>(pointer) % to == 0;
 }
 
-// Whether quads at multiples of four elements from `first` are aligned; null is.
-__device__ __forceinline__ bool IsAligned(const void* data, DType dtype, int64_t first) {
-  return IsAligned(data, dtype == DType::kFloat32 ? 16 : 8) && first % 4 == 0;
+// Whether all quads of a thread exist and are aligned.
+template <int kQuads, typename At, typename Count>
+__device__ __forceinline__ bool IsWhole(const At& at, const Count& count) {
+  bool whole = true;
+  GRADCOMP_UNROLL(8)
+  for (int q = 0; q < kQuads; ++q) whole = whole && count(q) == 4 && at(q) % 4 == 0;
+  return whole;
 }
-__device__ __forceinline__ bool IsAligned(const EncodeRow& row, int64_t first) {
-  return IsAligned(row.gradient, row.dtype, first) && IsAligned(row.residual, 16) &&
-         IsAligned(row.new_residual, 16);
+
+__device__ __forceinline__ bool IsAligned(const void* data, DType dtype) {
+  return IsAligned(data, dtype == DType::kFloat32 ? 16 : 8);
+}
+
+// The element of a tensor, widened.
+__device__ __forceinline__ float LoadOne(const void* data, DType dtype, int64_t at) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return static_cast<const float*>(data)[at];
+    case DType::kFloat16:
+      return FloatFromHalf(static_cast<const uint16_t*>(data)[at]);
+    case DType::kBFloat16:
+      return FloatFromBFloat16(static_cast<const uint16_t*>(data)[at]);
+  }
+  return 0;
+}
+
+// One element of gradient + residual.
+__device__ __forceinline__ float LoadCorrected(const EncodeRow& row, int64_t at) {
+  const float x = LoadOne(row.gradient, row.dtype, at);
+  return Canonical(row.residual == nullptr ? x : x + row.residual[at]);
 }
 
 // Adds the gradient to x, which holds the residual.
@@ -100,8 +122,10 @@ __device__ __forceinline__ void AddGradient(const void* gradient, bool whole, co
 
 // x = gradient + residual; zeros for what does not exist.
 template <int kQuads, typename At, typename Count>
-__device__ __forceinline__ void LoadCorrected(const EncodeRow& row, bool whole, const At& at,
+__device__ __forceinline__ void LoadCorrected(const EncodeRow& row, const At& at,
                                               const Count& count, float (&x)[kQuads][4]) {
+  const bool whole = IsAligned(row.gradient, row.dtype) && IsAligned(row.residual, 16) &&
+                     IsWhole<kQuads>(at, count);
   // Residuals first: nothing is computed of them alone, so that their loads are under way together
   // with the gradient's.
   const float* residual = row.residual;
@@ -156,8 +180,9 @@ __device__ __forceinline__ void StoreQuads(void* to, bool whole, const At& at, c
 
 // Writes what a payload loses, as it is.
 template <int kQuads, typename At, typename Count>
-__device__ __forceinline__ void StoreResidual(const EncodeRow& row, bool whole, const At& at,
+__device__ __forceinline__ void StoreResidual(const EncodeRow& row, const At& at,
                                               const Count& count, const float (&lost)[kQuads][4]) {
+  const bool whole = IsAligned(row.new_residual, 16) && IsWhole<kQuads>(at, count);
   uint32_t bits[kQuads][4];
   GRADCOMP_UNROLL(8)
   for (int q = 0; q < kQuads; ++q) {
@@ -189,9 +214,9 @@ __device__ __forceinline__ bool StoreScaledAs(void* to, bool whole, const At& at
 
 // Writes sum * scale; says whether all of it is finite.
 template <int kQuads, typename At, typename Count>
-__device__ __forceinline__ bool StoreScaled(const DecodeRow& row, bool whole, const At& at,
-                                            const Count& count, const float (&sum)[kQuads][4],
-                                            float scale) {
+__device__ __forceinline__ bool StoreScaled(const DecodeRow& row, const At& at, const Count& count,
+                                            const float (&sum)[kQuads][4], float scale) {
+  const bool whole = IsAligned(row.output, row.dtype) && IsWhole<kQuads>(at, count);
   switch (row.dtype) {
     case DType::kFloat32:
       return StoreScaledAs<Float32>(row.output, whole, at, count, sum, scale);

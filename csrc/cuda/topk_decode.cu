@@ -166,8 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const auto at = [&](int q) { return first + 4 * place(q); };
   const auto count = [&](int q) { return min(4, max(0, size - 4 * place(q))); };
-  const bool whole = size == kTile && IsAligned(row.row.output, row.row.dtype, first);
-  if (!StoreScaled(row.row, whole, at, count, sum, scale)) report->finite = 0;
+  if (!StoreScaled(row.row, at, count, sum, scale)) report->finite = 0;
 }
 
 }  // namespace

@@ -35,16 +35,23 @@ cudaError_t EncodePositions(const TopKRows& rows, cudaStream_t stream) {
                                     });
 }
 
+// What the codec of the values is to encode, and where what it loses goes.
+EncodeRow ValuesOf(const TopKRow& row) {
+  const TopKWorkspace parts = WorkspaceOf(row, true);
+  float* const lost = row.new_residual != nullptr ? parts.lost : nullptr;
+  return {parts.kept_values, nullptr, lost, 0, row.kept, 0, row.stream, DType::kFloat32};
+}
+
 // By the kernels of a codec that has blocks.
 cudaError_t EncodeValues(const TopKRows& rows, const Rng& rng, cudaStream_t stream) {
   return rows.ForEach([&](const TopKRow& row) {
     if (row.kept == 0) return cudaSuccess;
-    const TopKWorkspace parts = WorkspaceOf(row, true);
-    float* const lost = row.new_residual != nullptr ? parts.lost : nullptr;
-    const EncodeRow values = {parts.kept_values, nullptr, lost,       0,
-                              row.kept,          0,       row.stream, DType::kFloat32};
+    const EncodeRow values = ValuesOf(row);
+    const int64_t own = WorkspaceOf(row, true).size;
     return Encode(ValuesCodec(rows.codec), &values, 1, rng,
-                  row.payload + EliasFanoSize(row.length, row.kept), nullptr, 0, stream);
+                  row.payload + EliasFanoSize(row.length, row.kept),
+                  reinterpret_cast<void*>(row.workspace + static_cast<uintptr_t>(own)),
+                  rows.ValuesWorkspace(row), stream);
   });
 }
 
@@ -77,6 +84,11 @@ TopKRow MakeTopKRow(const EncodeRow& row, uint8_t* payload, uintptr_t workspace)
   const double most = (rank + 6 * std::sqrt(rank)) / size * static_cast<double>(n);
   made.capacity = static_cast<uint32_t>(std::min(n, static_cast<int64_t>(most)));
   return made;
+}
+
+int64_t TopKRows::ValuesWorkspace(const TopKRow& row) const {
+  const EncodeRow values = ValuesOf(row);
+  return CeilDiv(EncodeWorkspace(ValuesCodec(codec), &values, 1), 16) * 16;
 }
 
 int64_t TopKEncodeWorkspace(const Codec& codec, const EncodeRow* rows, int64_t num_rows) {

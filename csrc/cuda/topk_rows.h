@@ -129,9 +129,12 @@ struct TopKRows {
     return cudaSuccess;
   }
 
+  // That of the row's parts, and of its values' codec after them.
   int64_t WorkspaceSize(const TopKRow& row) const {
-    return row.kept == 0 ? 0 : WorkspaceOf(row, HasScales(codec.values)).size;
+    if (row.kept == 0) return 0;
+    return WorkspaceOf(row, HasScales(codec.values)).size + ValuesWorkspace(row);
   }
+  int64_t ValuesWorkspace(const TopKRow& row) const;
 };
 
 // The steps of the encoder, each for all rows.

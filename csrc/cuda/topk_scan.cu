@@ -30,11 +30,10 @@ __global__ void __launch_bounds__(kThreads, 4)
   const auto at = [&](int q) { return int64_t{first} + place(q); };
   const auto count = [&](int q) { return min(4, max(0, size - place(q))); };
   const EncodeRow tensor = TensorOf(row);
-  const bool whole = size == kScanTile && IsAligned(tensor, first);
 
   float x[kQuads][4];
-  LoadCorrected(tensor, whole, at, count, x);
-  if (row.new_residual != nullptr) StoreResidual(tensor, whole, at, count, x);
+  LoadCorrected(tensor, at, count, x);
+  if (row.new_residual != nullptr) StoreResidual(tensor, at, count, x);
   if (row.kept == 0) return;  // and so does every thread of the block
 
   const TopKWorkspace parts = WorkspaceOf(row);

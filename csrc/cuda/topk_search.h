@@ -8,26 +8,21 @@
 #include <cstdint>
 
 #include "core/float_bits.h"
+#include "cuda/tensors.h"
 #include "cuda/topk_rows.h"
 
 namespace gradcomp::cuda {
 
-__device__ __forceinline__ float LoadElement(const void* data, DType dtype, uint32_t i) {
-  if (dtype == DType::kFloat32) return static_cast<const float*>(data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
-  return dtype == DType::kFloat16 ? FloatFromHalf(bits) : FloatFromBFloat16(bits);
-}
-
 // Element i of gradient + residual.
 __device__ __forceinline__ float LoadSum(const TopKRow& row, uint32_t i) {
-  const float gradient = LoadElement(row.gradient, row.dtype, i);
+  const float gradient = LoadOne(row.gradient, row.dtype, i);
   return Canonical(row.residual != nullptr ? gradient + row.residual[i] : gradient);
 }
 
 // Likewise, after the scan.
 __device__ __forceinline__ float LoadStored(const TopKRow& row, uint32_t i) {
   if (row.new_residual != nullptr) return row.new_residual[i];
-  return Canonical(LoadElement(row.gradient, row.dtype, i));
+  return Canonical(LoadOne(row.gradient, row.dtype, i));
 }
 
 // The candidates. Where there are fewer than k of them, or more than there was room for, the sample
