@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ uint4 random[Coder::kStochastic ? Shape::kElements / 8 : 1];
 
   const int index = FindRow(table, blockIdx.x);
-  const EncodeRow& row = table.rows[index].row;
-  const Tile tile(row.length, block_size, blockIdx.x - table.first_tile[index]);
+  const Tile tile(table.rows[index].row.length, block_size, blockIdx.x - table.first_tile[index]);
+  const EncodeRow row = Advance(table.rows[index].row, tile.first_element());
   const auto at = [&](int q) { return tile.WordOf(q / kPlanes).At(q % kPlanes); };
   const auto count = [&](int q) { return tile.WordOf(q / kPlanes).Count(q % kPlanes); };
 
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ uint4 scales[kRanks][StagedVectors(4 * Shape::kMaxBlocks)];
 
   const int index = FindRow(table, blockIdx.x);
-  const DecodeRow& row = table.rows[index].row;
-  const Tile tile(row.length, block_size, blockIdx.x - table.first_tile[index]);
+  const Tile tile(table.rows[index].row.length, block_size, blockIdx.x - table.first_tile[index]);
+  const DecodeRow row = Advance(table.rows[index].row, tile.first_element());
   const uint8_t* codes_of_first = table.rows[index].payload + tile.CodesAt();
   const uint8_t* scales_of_first = table.rows[index].payload + tile.ScalesAt();
 
