@@ -49,20 +49,19 @@ struct TileShape {
 };
 
 // A word of a thread: bytes [at, at + 4) of a block of `bytes` bytes and `size` elements; none of
-// them exist where the thread has nothing to do.
+// them exist where the thread has nothing to do. Int holds any place in a block.
 template <typename Int>
 struct Word {
-  int block;      // counted from the first of the tile
-  int64_t begin;  // the block's first element in the row
+  int block;  // counted from the first of the tile
+  Int begin;  // the block's first element, counted likewise
   Int size;
   Int bytes;
   Int at;
 
-  // The quad in a plane.
-  __device__ __forceinline__ Int OffsetOf(int plane) const { return plane * bytes + at; }
-  __device__ __forceinline__ int64_t At(int plane) const { return begin + OffsetOf(plane); }
+  // The quad in a plane: its first element, counted from the tile's first block, and its size.
+  __device__ __forceinline__ Int At(int plane) const { return begin + plane * bytes + at; }
   __device__ __forceinline__ int Count(int plane) const {
-    const Int left = min(bytes - at, size - OffsetOf(plane));
+    const Int left = min(bytes - at, size - plane * bytes - at);
     return static_cast<int>(max(Int{0}, min(Int{4}, left)));
   }
 };
@@ -91,6 +90,7 @@ class BlockTile {
 
   // Blocks of the tile: from block() on, blocks() of them.
   __device__ __forceinline__ int64_t block() const { return block_; }
+  __device__ __forceinline__ int64_t first_element() const { return block_ * block_size_; }
   __device__ __forceinline__ int blocks() const { return blocks_; }
   // Words of a full block; of tiles that are part of one, all.
   __device__ __forceinline__ int words_per_block() const {
@@ -110,7 +110,8 @@ class BlockTile {
     const unsigned block = kLarge ? 0 : word / static_cast<unsigned>(words_per_block());
     const Int size = static_cast<int>(block) < blocks_ ? SizeOf(static_cast<int>(block)) : 0;
     const Int at = 4 * (first_word_ + static_cast<Int>(word - block * words_per_block()));
-    return {static_cast<int>(block), (block_ + block) * block_size_, size, BytesOf(size), at};
+    return {static_cast<int>(block), static_cast<Int>(block) * block_size_, size, BytesOf(size),
+            at};
   }
 
   // Where the tile's codes are in the payload of the row, and how many bytes.
@@ -126,12 +127,12 @@ class BlockTile {
       return (blocks_ - 1) * (block_size_ / Shape::kPlanes) + last;
     }
   }
-  // The tile's elements, as runs of neighbours: those of whole blocks are one run, those of part of
-  // a block one in each plane, of kRun at most.
+  // The tile's elements, counted from its first block: runs of neighbours: those of whole blocks
+  // are one run, those of part of a block one in each plane, of kRun at most.
   static constexpr int kRuns = kLarge ? Shape::kPlanes : 1;
   static constexpr int kRun = Shape::kElements / kRuns;
-  __device__ __forceinline__ int64_t RunFirst(int run) const {
-    return block_ * block_size_ + (kLarge ? run * BytesOf(SizeOf(0)) + 4 * first_word_ : 0);
+  __device__ __forceinline__ Int RunFirst(int run) const {
+    return kLarge ? run * BytesOf(SizeOf(0)) + 4 * first_word_ : 0;
   }
   __device__ __forceinline__ int RunSize(int run) const {
     if constexpr (kLarge) {
@@ -145,7 +146,7 @@ class BlockTile {
   // The number of a word's first element in a plane, when runs follow each other every kRun.
   __device__ __forceinline__ int PlaceOf(const Word<Int>& word, int plane) const {
     return kLarge ? plane * kRun + static_cast<int>(word.at - 4 * first_word_)
-                  : static_cast<int>(word.block * block_size_ + word.OffsetOf(plane));
+                  : static_cast<int>(word.At(plane));
   }
 
   // Where its scales are.

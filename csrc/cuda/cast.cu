@@ -15,19 +15,10 @@ constexpr int kTile = 4 * kQuads * kThreads;
 
 int64_t TilesOf(int64_t length) { return CeilDiv(length, kTile); }
 
-// The quads of a thread in a tile: those of neighbouring threads are neighbours.
-struct TileQuads {
-  int64_t first;  // of the tile
-  int size;       // of the tile
-
-  __device__ __forceinline__ int Place(int q) const { return 4 * (threadIdx.x + q * kThreads); }
-  __device__ __forceinline__ int64_t At(int q) const { return first + Place(q); }
-  __device__ __forceinline__ int Count(int q) const { return min(4, max(0, size - Place(q))); }
-};
-
-__device__ __forceinline__ TileQuads FindQuads(int64_t length, uint32_t tile) {
-  const int64_t first = int64_t{tile} * kTile;
-  return {first, static_cast<int>(min(int64_t{kTile}, length - first))};
+// The quads of a thread in a tile of some elements: those of neighbouring threads are neighbours.
+__device__ __forceinline__ int PlaceOf(int q) { return 4 * (threadIdx.x + q * kThreads); }
+__device__ __forceinline__ int CountOf(int q, int size) {
+  return min(4, max(0, size - PlaceOf(q)));
 }
 
 // A quad to and from shared memory, at byte `at`.
@@ -56,10 +47,11 @@ __global__ void __launch_bounds__(kThreads)
   using Wire = typename Cast::Wire;
   __shared__ uint4 staged[StagedVectors(kTile * sizeof(Wire))];
   const int index = FindRow(table, blockIdx.x);
-  const EncodeRow& row = table.rows[index].row;
-  const TileQuads quads = FindQuads(row.length, blockIdx.x - table.first_tile[index]);
-  const auto at = [&](int q) { return quads.At(q); };
-  const auto count = [&](int q) { return quads.Count(q); };
+  const int64_t first = int64_t{blockIdx.x - table.first_tile[index]} * kTile;
+  const EncodeRow row = Advance(table.rows[index].row, first);
+  const int size = static_cast<int>(min(int64_t{kTile}, row.length));
+  const auto at = [](int q) { return PlaceOf(q); };
+  const auto count = [&](int q) { return CountOf(q, size); };
 
   float x[kQuads][4];
   LoadCorrected(row, at, count, x);
@@ -71,12 +63,12 @@ __global__ void __launch_bounds__(kThreads)
       wire[i] = Cast::Encode(x[q][i]);
       x[q][i] = Canonical(x[q][i] - Cast::Decode(wire[i]));
     }
-    WriteQuad(wire, staged, quads.Place(q) * static_cast<int>(sizeof(Wire)));
+    WriteQuad(wire, staged, PlaceOf(q) * static_cast<int>(sizeof(Wire)));
   }
   if (row.new_residual != nullptr) StoreResidual(row, at, count, x);
   __syncthreads();
-  CopyOut(staged, table.rows[index].payload + quads.first * sizeof(Wire),
-          quads.size * static_cast<int>(sizeof(Wire)));
+  CopyOut(staged, table.rows[index].payload + first * sizeof(Wire),
+          size * static_cast<int>(sizeof(Wire)));
 }
 
 // Bytes moved an element: the wire's 2 (4) a rank, the output's 4 (2); the floor. Two ranks are
@@ -89,32 +81,32 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kRanks = 2;
   __shared__ uint4 staged[kRanks][StagedVectors(kTile * sizeof(Wire))];
   const int index = FindRow(table, blockIdx.x);
-  const DecodeRow& row = table.rows[index].row;
-  const TileQuads quads = FindQuads(row.length, blockIdx.x - table.first_tile[index]);
-  const uint8_t* payload = table.rows[index].payload + quads.first * sizeof(Wire);
+  const int64_t first = int64_t{blockIdx.x - table.first_tile[index]} * kTile;
+  const DecodeRow row = Advance(table.rows[index].row, first);
+  const int size = static_cast<int>(min(int64_t{kTile}, row.length));
+  const uint8_t* payload = table.rows[index].payload + first * sizeof(Wire);
 
   float sum[kQuads][4];
-  for (int64_t first = 0; first < world; first += kRanks) {
-    const int ranks = static_cast<int>(min(int64_t{kRanks}, world - first));
-    CopyIn(payload + first * stride, stride, ranks, quads.size * static_cast<int>(sizeof(Wire)),
-           staged);
+  for (int64_t rank = 0; rank < world; rank += kRanks) {
+    const int ranks = static_cast<int>(min(int64_t{kRanks}, world - rank));
+    CopyIn(payload + rank * stride, stride, ranks, size * static_cast<int>(sizeof(Wire)), staged);
     __syncthreads();
     for (int r = 0; r < ranks; ++r) {
-      const int phase = PhaseOf(payload + (first + r) * stride);
+      const int phase = PhaseOf(payload + (rank + r) * stride);
       GRADCOMP_UNROLL(8)
       for (int q = 0; q < kQuads; ++q) {
         float value[4];
-        ReadQuad<Cast>(staged[r], phase + quads.Place(q) * static_cast<int>(sizeof(Wire)), value);
+        ReadQuad<Cast>(staged[r], phase + PlaceOf(q) * static_cast<int>(sizeof(Wire)), value);
         GRADCOMP_UNROLL(4)
         for (int i = 0; i < 4; ++i) {
-          sum[q][i] = first + r == 0 ? value[i] : sum[q][i] + value[i];
+          sum[q][i] = rank + r == 0 ? value[i] : sum[q][i] + value[i];
         }
       }
     }
     __syncthreads();
   }
-  const auto at = [&](int q) { return quads.At(q); };
-  const auto count = [&](int q) { return quads.Count(q); };
+  const auto at = [](int q) { return PlaceOf(q); };
+  const auto count = [&](int q) { return CountOf(q, size); };
   if (!StoreScaled(row, at, count, sum, scale)) report->finite = 0;
 }
 

@@ -78,7 +78,7 @@ __device__ __forceinline__ void FindSignScales(const Tile& tile, const float* x,
 // element is read once into a register by a coalesced quad, 64 bytes a thread and array under way
 // (128 for signs), and leaves from there; codes and scales leave through shared memory.
 template <typename Coder, bool kLarge>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, Coder::kBits == 1 ? 2 : 3)
     scaled_encode_kernel(const __grid_constant__ Table<EncodeTask> table, int64_t block_size,
                          Rng rng, const uint32_t* numbers) {
   using Shape = TileShape<Coder::kBits>;
@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ uint4 random[Coder::kStochastic ? Shape::kElements / 8 : 1];
 
   const int index = FindRow(table, blockIdx.x);
-  const EncodeRow& row = table.rows[index].row;
-  const Tile tile(row.length, block_size, blockIdx.x - table.first_tile[index]);
+  const Tile tile(table.rows[index].row.length, block_size, blockIdx.x - table.first_tile[index]);
+  const EncodeRow row = Advance(table.rows[index].row, tile.first_element());
   const auto at = [&](int q) { return tile.WordOf(q / kPlanes).At(q % kPlanes); };
   const auto count = [&](int q) { return tile.WordOf(q / kPlanes).Count(q % kPlanes); };
 
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads)
 // Bytes moved an element: kBits / 8 a rank, the output's 4 (2); the floor. Four ranks' codes are
 // under way at a time, 16 bytes a thread each, and every sum stays in a register.
 template <typename Coder, bool kLarge>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, Coder::kBits == 1 ? 2 : 3)
     scaled_decode_kernel(const __grid_constant__ Table<DecodeTask> table, int64_t block_size,
                          int64_t stride, int64_t world, float factor, DecodeReport* report) {
   using Shape = TileShape<Coder::kBits>;
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ uint4 scales[kRanks][StagedVectors(4 * Shape::kMaxBlocks)];
 
   const int index = FindRow(table, blockIdx.x);
-  const DecodeRow& row = table.rows[index].row;
-  const Tile tile(row.length, block_size, blockIdx.x - table.first_tile[index]);
+  const Tile tile(table.rows[index].row.length, block_size, blockIdx.x - table.first_tile[index]);
+  const DecodeRow row = Advance(table.rows[index].row, tile.first_element());
   const uint8_t* codes_of_first = table.rows[index].payload + tile.CodesAt();
   const uint8_t* scales_of_first = table.rows[index].payload + tile.ScalesAt();
 

@@ -2,8 +2,8 @@
 // and writes with one instruction of 16 bytes (8 for 16-bit dtypes) where all of them are complete
 // and aligned, and one by one where they are not, as at the ends of tensors.
 //
-// at(q) is the number, in its row, of the first element of a thread's quad q, and count(q) says how
-// many of the four exist: 0 … 4.
+// at(q) is the number, counted from where the row's pointers point, of the first element of a
+// thread's quad q, and count(q) says how many of the four exist: 0 … 4.
 
 #ifndef GRADCOMP_CUDA_TENSORS_H_
 #define GRADCOMP_CUDA_TENSORS_H_
@@ -70,6 +70,25 @@ __device__ __forceinline__ bool IsWhole(const At& at, const Count& count) {
 
 __device__ __forceinline__ bool IsAligned(const void* data, DType dtype) {
   return IsAligned(data, dtype == DType::kFloat32 ? 16 : 8);
+}
+
+__device__ __forceinline__ int64_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+// The rest of a row from element `first` on.
+__device__ __forceinline__ EncodeRow Advance(EncodeRow row, int64_t first) {
+  row.gradient = static_cast<const uint8_t*>(row.gradient) + first * SizeOf(row.dtype);
+  if (row.residual != nullptr) {
+    row.residual += first;
+    row.new_residual += first;
+  }
+  row.start += first;
+  row.length -= first;
+  return row;
+}
+__device__ __forceinline__ DecodeRow Advance(DecodeRow row, int64_t first) {
+  row.output = static_cast<uint8_t*>(row.output) + first * SizeOf(row.dtype);
+  row.length -= first;
+  return row;
 }
 
 // The element of a tensor, widened.

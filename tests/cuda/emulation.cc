@@ -1,11 +1,12 @@
 #include "emulation.h"
 
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#include "context.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -29,7 +30,7 @@ constexpr unsigned kMaxThreads = 1024;
 enum class State { kRunnable, kWaiting, kExited };
 
 struct Fiber {
-  ucontext_t context;
+  Context context;
   char* stack = nullptr;
   void* fake_stack = nullptr;  // AddressSanitizer's
   State state = State::kExited;
@@ -42,7 +43,7 @@ struct Fiber {
 Fiber fibers[kMaxThreads];
 std::vector<unsigned> runnable;
 const std::function<void()>* body;
-ucontext_t scheduler;
+Context scheduler;
 [[maybe_unused]] const void* scheduler_stack;
 [[maybe_unused]] size_t scheduler_stack_size;
 unsigned current;
@@ -69,7 +70,7 @@ void Leave(Fiber& fiber) {
   __sanitizer_start_switch_fiber(fiber.state == State::kExited ? nullptr : &fiber.fake_stack,
                                  scheduler_stack, scheduler_stack_size);
 #endif
-  swapcontext(&fiber.context, &scheduler);
+  Switch(&fiber.context, &scheduler);
   EnterFiber(fiber);
 }
 
@@ -90,7 +91,7 @@ void Resume(unsigned thread) {
   void* fake_stack;
   __sanitizer_start_switch_fiber(&fake_stack, fiber.stack, kStackSize);
 #endif
-  swapcontext(&scheduler, &fiber.context);
+  Switch(&scheduler, &fiber.context);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
@@ -103,11 +104,7 @@ void Start(unsigned thread) {
                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (fiber.stack == MAP_FAILED) Fail("no memory for a thread's stack", 0);
   }
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack;
-  fiber.context.uc_stack.ss_size = kStackSize;
-  fiber.context.uc_link = nullptr;
-  makecontext(&fiber.context, Main, 0);
+  Prepare(&fiber.context, fiber.stack, kStackSize, Main);
   fiber.fake_stack = nullptr;
   fiber.state = State::kRunnable;
   runnable.push_back(thread);
