@@ -1,6 +1,6 @@
 # `make` lists the targets. Each brings .venv and the extension up to date first.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test lint sanitize test-tf-versions clean
+.PHONY: help setup demo bench test lint sanitize test-tf-versions cuda clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -16,6 +16,7 @@ bench: setup ## time the kernels against memory's speed and today's alternatives
 	@.venv/bin/python -m bench.kernels --quick
 
 test: setup lint sanitize test-tf-versions ## every check and test, with coverage of gradcomp/
+	@.ci/cuda.sh --if-found
 	@.ci/test.sh
 
 lint: setup ## ruff, mypy, import-linter, clang-format
@@ -26,6 +27,9 @@ sanitize: setup ## the kernel tests under AddressSanitizer and UBSan
 
 test-tf-versions: setup ## the same built ops in older TensorFlows
 	@.ci/tf_versions.sh
+
+cuda: setup ## compile the CUDA kernels for every GPU, and show what they take
+	@.ci/cuda.sh
 
 clean: ## remove what was built (.venv and .venvs stay: delete them by hand)
 	rm -rf build dist results gradcomp/*.so .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
