@@ -205,7 +205,7 @@ def test_any_bytes(params: KernelParams) -> None:
 def test_codes_of_few_positions(numel: int, kept: int) -> None:
     payload = check_encode(EXACT, [numbers("normal", numel)], None, one_row(numel, kept))
     positions = payload.size - 4 * kept
-    patterns = [*range(8), 0x1F, 0x55, 0x80, 0xAA, 0xFF] if positions > 1 else range(256)
+    patterns = [*range(8), 0x15, 0x1F, 0x24, 0x55, 0x80, 0xFF] if positions > 1 else range(256)
     taken = 0
     for code in itertools.product(patterns, repeat=min(positions, 2)):
         payload[: len(code)] = code

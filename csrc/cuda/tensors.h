@@ -77,10 +77,8 @@ __device__ __forceinline__ int64_t SizeOf(DType dtype) { return dtype == DType::
 // The rest of a row from element `first` on.
 __device__ __forceinline__ EncodeRow Advance(EncodeRow row, int64_t first) {
   row.gradient = static_cast<const uint8_t*>(row.gradient) + first * SizeOf(row.dtype);
-  if (row.residual != nullptr) {
-    row.residual += first;
-    row.new_residual += first;
-  }
+  if (row.residual != nullptr) row.residual += first;
+  if (row.new_residual != nullptr) row.new_residual += first;
   row.start += first;
   row.length -= first;
   return row;
