@@ -93,16 +93,19 @@ def set_seed(seed: int) -> None:
     library().emulated_seed(ctypes.c_uint64(seed))
 
 
-def encode(
-    params: KernelParams,
+def workspace_of_encode(params: KernelParams, gradients: Sequence[Array], segments: Array) -> int:
+    """cuda::EncodeWorkspace()."""
+    codec, table = _codec(params), _encode_rows(gradients, None, None, segments)
+    count = ctypes.c_int64(len(table))
+    return int(library().emulated_encode_workspace(_pointer(codec), _pointer(table), count))
+
+
+def _encode_rows(
     gradients: Sequence[Array],
     residuals: Sequence[Array] | None,
     new_residuals: Sequence[Array] | None,
     segments: Array,
-    rng: Sequence[int],
-    payload: Array,
-) -> int:
-    """cuda::Encode() into `new_residuals` and `payload`; its error, 0 for none."""
+) -> Array:
     rows = [
         EncodeRow(
             _address(gradients[tensor], start),
@@ -113,14 +116,34 @@ def encode(
         )
         for tensor, start, length, kept, stream in segments.tolist()
     ]
-    codec, table = _codec(params), np.array(rows, np.int64)
+    return np.array(rows, np.int64)
+
+
+def encode(
+    params: KernelParams,
+    gradients: Sequence[Array],
+    residuals: Sequence[Array] | None,
+    new_residuals: Sequence[Array] | None,
+    segments: Array,
+    rng: Sequence[int],
+    payload: Array,
+    *,
+    workspace_size: int | None = None,
+) -> int:
+    """cuda::Encode() into `new_residuals` and `payload`; its error, 0 for none.
+
+    `workspace_size`: another than EncodeWorkspace() says.
+    """
+    codec = _codec(params)
+    table = _encode_rows(gradients, residuals, new_residuals, segments)
     words = np.array(rng, np.uint64)
-    count = ctypes.c_int64(len(rows))
-    size = library().emulated_encode_workspace(_pointer(codec), _pointer(table), count)
-    workspace = _workspace(size)
+    count = ctypes.c_int64(len(table))
+    if workspace_size is None:
+        workspace_size = workspace_of_encode(params, gradients, segments)
+    workspace = _workspace(workspace_size)
     error = library().emulated_encode(
         *(_pointer(codec), _pointer(table), count, _pointer(words), _pointer(payload)),
-        *(_pointer(workspace.array), ctypes.c_int64(size)),
+        *(_pointer(workspace.array), ctypes.c_int64(workspace_size)),
     )
     workspace.check()
     return int(error)
