@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "cuda/bucket.h"
@@ -72,7 +71,7 @@ TopKRow MakeTopKRow(const EncodeRow& row, uint8_t* payload, uintptr_t workspace)
                   row.stream,
                   row.dtype};
   if (n < kSampledLength || k == 0) return made;
-  const int64_t units = std::min(kMaxSampleUnits, n / (kSampleUnit * kSampledPart));
+  const int64_t units = min(kMaxSampleUnits, n / (kSampleUnit * kSampledPart));
   const double size = static_cast<double>(units * kSampleUnit);
   const double expected = static_cast<double>(k) / static_cast<double>(n) * size;
   // Four standard deviations of the sample's count, and some for the smallest.
@@ -82,7 +81,7 @@ TopKRow MakeTopKRow(const EncodeRow& row, uint8_t* payload, uintptr_t workspace)
   made.sample_rank = static_cast<uint32_t>(rank);
   // Six standard deviations above what the threshold stands for.
   const double most = (rank + 6 * std::sqrt(rank)) / size * static_cast<double>(n);
-  made.capacity = static_cast<uint32_t>(std::min(n, static_cast<int64_t>(most)));
+  made.capacity = static_cast<uint32_t>(min(n, static_cast<int64_t>(most)));
   return made;
 }
 
