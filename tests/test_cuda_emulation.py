@@ -10,11 +10,6 @@ import sys
 import cuda_library
 import numpy as np
 import pytest
-from kernel_cases import one_row
-
-from gradcomp.reference import KernelParams
-
-INVALID_VALUE = 1
 
 
 def reversed_threads(fault: int, seed: int) -> list[int]:
@@ -33,24 +28,21 @@ def test_a_barrier_orders_what_random_threads_do() -> None:
     assert any(first != without[0] for first in without), "the seed does not change the order"
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (2, "divergent barrier: some threads have returned, others wait"),
-        (3, "divergent barrier: not all threads come to it"),
-        (4, "a lane of the mask is inactive: it has returned"),
-        (5, "lanes of one mask are at different warp operations"),
-        (6, "a shuffle reads a lane that is not in its mask"),
-        (7, "a lane calls with a mask without itself"),
-    ],
-)
+FAULTS = [
+    (2, "divergent barrier: some threads have returned, others wait"),
+    (3, "divergent barrier: not all threads come to it"),
+    (4, "a lane of the mask is inactive: it has returned"),
+    (5, "lanes of one mask are at different warp operations"),
+    (6, "a shuffle reads a lane that is not in its mask"),
+    (7, "a lane calls with a mask without itself"),
+]
+if "ASAN_OPTIONS" in os.environ:
+    FAULTS.append((8, "out of bounds for type 'int [3]'"))
+
+
+@pytest.mark.parametrize(("fault", "message"), FAULTS)
 def test_faults_end_with_a_message(fault: int, message: str) -> None:
     assert message in fault_in_a_process(fault)
-
-
-@pytest.mark.skipif("ASAN_OPTIONS" not in os.environ, reason="needs the sanitizers' build")
-def test_shared_arrays_have_ends() -> None:
-    assert "out of bounds for type 'int [3]'" in fault_in_a_process(8)
 
 
 def fault_in_a_process(fault: int) -> str:
@@ -64,17 +56,3 @@ def fault_in_a_process(fault: int) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0
     return done.stderr
-
-
-def test_launchers_refuse_what_they_cannot_do() -> None:
-    x, payload = np.ones(64, np.float32), np.zeros(1000, np.uint8)
-    large = KernelParams("quantize", 4, 1 << 20)
-    rng = (0, 0, 0, 0)
-    assert cuda_library.workspace_of_encode(large, [x], one_row(64)) == 4
-    got = cuda_library.encode(large, [x], None, None, one_row(64), rng, payload, workspace_size=3)
-    assert got == INVALID_VALUE
-    for bad in (KernelParams("quantize", 3, 32), KernelParams("sign", 0, 33)):
-        assert cuda_library.encode(bad, [x], None, None, one_row(64), rng, payload) == INVALID_VALUE
-        assert cuda_library.decode(bad, payload, 1, one_row(64), 1.0, [x])[0] == INVALID_VALUE
-    fp16 = KernelParams("float16")
-    assert cuda_library.decode(fp16, payload, 0, one_row(64), 1.0, [x])[0] == INVALID_VALUE

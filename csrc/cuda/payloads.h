@@ -44,7 +44,7 @@ __device__ __forceinline__ void CopyOut(const uint4* staged, uint8_t* payload, i
     const uint4 bytes = head == 0 ? staged[v]
                                   : make_uint4(ReadWord(staged, at), ReadWord(staged, at + 4),
                                                ReadWord(staged, at + 8), ReadWord(staged, at + 12));
-    *reinterpret_cast<uint4*>(payload + at) = bytes;
+    __stcs(reinterpret_cast<uint4*>(payload + at), bytes);
   }
   const int edges = size - 16 * vectors;
   const uint8_t* from = reinterpret_cast<const uint8_t*>(staged);

@@ -185,7 +185,9 @@ __device__ __forceinline__ void StoreQuads(void* to, bool whole, const At& at, c
     if (whole) {
       Quad quad;
       Join(bits[q], &quad);
-      *reinterpret_cast<Quad*>(out + at(q)) = quad;
+      // Not read again soon. An ordinary store, moreover, may be split where the compiler sees no
+      // alignment.
+      __stcs(reinterpret_cast<Quad*>(out + at(q)), quad);
     } else {
       GRADCOMP_UNROLL(4)
       for (int i = 0; i < 4; ++i) {

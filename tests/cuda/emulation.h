@@ -191,6 +191,11 @@ T __ldg(const T* address) {
   return *address;
 }
 
+template <typename T>
+void __stcs(T* address, T value) {
+  *address = value;
+}
+
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 struct cudaLaunchAttribute;

@@ -11,14 +11,19 @@ survive.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/mutations"
@@ -193,11 +198,10 @@ def build(sanitize: bool) -> Path:
     return folder / "tests/cuda/libemulated_cuda.so"
 
 
-def catches(library: Path, number: int, sanitize: bool) -> str:
-    """What the tests fail with on a removal, or nothing."""
-    tests = sorted(str(path) for path in (ROOT / "tests").glob("test_cuda_*.py"))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "EMULATED_CUDA": str(library), "EMULATED_CUDA_MUTANT": str(number)}
+def run_all(library: Path, numbers: list[int], sanitize: bool) -> dict[int, str]:
+    """What the tests fail with on each removal, "" where they pass; 0 is none of them."""
+    command = [sys.executable, __file__, "--run", *map(str, numbers)]
+    environment = {**os.environ, "EMULATED_CUDA": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
     if sanitize:
         names = ("libasan.so", "libubsan.so", "libstdc++.so")
         found = [
@@ -206,46 +210,71 @@ def catches(library: Path, number: int, sanitize: bool) -> str:
         ]
         environment["LD_PRELOAD"] = ":".join(path.strip() for path in found)
         environment["ASAN_OPTIONS"] = "detect_leaks=0"
-        command.insert(3, "--capture=no")
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        return "hangs"
-    if done.returncode == 0:
+    said = {}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as runner:
+        assert runner.stdout is not None
+        for line in runner.stdout:
+            number, _, words = line.rstrip("\n").partition(" ")
+            said[int(number)] = words
+            print(f"  {number}: {words or 'passes'}", flush=True)
+    assert runner.returncode == 0 and len(said) == len(numbers)
+    return said
+
+
+def run_tests(numbers: list[str]) -> None:
+    """Runs the tests on each removal, each in a process forked from one that has imported all."""
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    importlib.import_module("cuda_cases")
+    tests = sorted(str(path) for path in (ROOT / "tests").glob("test_cuda_*.py"))
+    tests = [test for test in tests if not test.endswith("_emulation.py")]
+    for number in numbers:
+        with tempfile.TemporaryFile("w+") as output:
+            child = os.fork()
+            if child == 0:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                os.environ["EMULATED_CUDA_MUTANT"] = number
+                signal.alarm(TIMEOUT_S)
+                options = ["-x", "-q", "-p", "no:cacheprovider", "--capture=no"]
+                options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+                os._exit(pytest.main([*options, *tests]))
+            status = os.waitpid(child, 0)[1]
+            output.seek(0)
+            print(number, _verdict(status, output.read()), flush=True)
+
+
+def _verdict(status: int, output: str) -> str:
+    if status == 0:
         return ""
-    said = re.search(
-        r"emulated CUDA: [^(]*|ERROR: AddressSanitizer: \S+|runtime error: .*",
-        done.stdout + done.stderr,
-    )
-    if said:
+    pattern = r"emulated CUDA: [^(\n]*|ERROR: AddressSanitizer: \S+|runtime error: .*"
+    if said := re.search(pattern, output):
         return said[0].strip()
-    return (
-        "crashes"
-        if done.returncode < 0
-        else "wrong bytes"
-        if "AssertionError" in done.stdout
-        else done.stdout[-300:]
-    )
+    if os.WIFSIGNALED(status):
+        return "hangs" if os.WTERMSIG(status) == signal.SIGALRM else "crashes"
+    said = re.search(r"AssertionError: .*", output)
+    return said[0] if said else " ".join(output[-200:].split())
 
 
 def main() -> None:
+    if "--run" in sys.argv:
+        return run_tests(sys.argv[2:])
     names = write_tree(sys.argv[1:])
-    print(f"{len(names)} removals", flush=True)
-    plain, sanitized = build(False), build(True)
-    for library, sanitize in ((plain, False), (sanitized, True)):
-        said = catches(library, 0, sanitize)
-        assert not said, f"the tests fail without a removal: {said}"
-    survivors = []
-    for i, name in enumerate(names):
-        said = catches(plain, i + 1, False) or catches(sanitized, i + 1, True)
+    print(f"building {len(names)} removals", flush=True)
+    report(names, build(False), build(True))
+
+
+def report(names: list[str], plain: Path, sanitized: Path) -> None:
+    said = run_all(plain, list(range(len(names) + 1)), False)
+    assert said.pop(0) == "", "the tests fail without a removal"
+    said |= run_all(sanitized, [0, *(n for n in said if not said[n])], True)
+    assert said.pop(0) == "", "the tests fail under sanitizers without a removal"
+    for number, words in sorted(said.items()):
         print(
-            f"{'caught  ' if said else 'SURVIVED'} {name}{'  # ' + said if said else ''}",
-            flush=True,
+            f"{'caught  ' if words else 'SURVIVED'} {names[number - 1]}"
+            + f"  # {words}" * bool(words)
         )
-        if not said:
-            survivors.append(name)
+    survivors = [names[n - 1] for n in sorted(said) if not said[n]]
     print(f"{len(names) - len(survivors)} of {len(names)} caught; survivors:")
     for name in survivors:
         print(f"  {name}")
