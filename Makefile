@@ -1,6 +1,6 @@
 # `make` lists the targets. Each brings .venv and the extension up to date first.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test lint sanitize sanity test-tf-versions clean
+.PHONY: help setup demo bench test lint sanitize sanity test-tf-versions cuda clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -16,6 +16,7 @@ bench: setup ## kernels, all-reduces, overlap and training, each in its small si
 	@.venv/bin/python -m bench
 
 test: setup lint sanitize sanity test-tf-versions ## every check and test, with coverage of gradcomp/
+	@.ci/cuda.sh --if-found
 	@.ci/test.sh
 
 lint: setup ## ruff, mypy, import-linter, clang-format
@@ -29,6 +30,9 @@ sanity: setup ## no kernel takes twice as long as it may (half a minute)
 
 test-tf-versions: setup ## the same built ops in older TensorFlows
 	@.ci/tf_versions.sh
+
+cuda: setup ## compile the CUDA kernels for every GPU, and show what they take
+	@.ci/cuda.sh
 
 clean: ## remove what was built (.venv and .venvs stay: delete them by hand)
 	rm -rf build dist results gradcomp/*.so .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -16,9 +16,10 @@ build() {
   configure_and_build build/sanitize ON -DGRADCOMP_NATIVE_TESTS=ON
   configure_and_build build/sanitize-threads thread -DGRADCOMP_NATIVE_TESTS=ON
   configure_and_build build/sanitize-python ON -DGRADCOMP_ISA=baseline -DPython_EXECUTABLE="$VENV/bin/python"
+  configure_and_build build/sanitize-cuda ON -DGRADCOMP_EMULATED_CUDA=ON
 }
 
-echo "sanitize: building the kernels with sanitizers (about 2 minutes the first time) ..."
+echo "sanitize: building the kernels with sanitizers (about 3 minutes the first time) ..."
 logged sanitize "Compiler errors are shown by make setup, too." build
 ctest --test-dir build/sanitize --no-tests=error --output-on-failure --parallel "$(nproc)"
 ctest --test-dir build/sanitize-threads --no-tests=error --output-on-failure --tests-regex 'threads_test|kernel_sweep_v3'
@@ -28,4 +29,5 @@ ctest --test-dir build/sanitize-threads --no-tests=error --output-on-failure --t
 libraries=$(for name in libasan libubsan libstdc++; do g++ -print-file-name=$name.so; done | paste -sd:)
 LD_PRELOAD=$libraries ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
   GRADCOMP_TEST_LIBRARIES=$ROOT/build/sanitize-python/gradcomp \
-  python -m pytest -q -n "$(nproc)" --dist loadfile -p no:cacheprovider --capture=no tests/test_kernels_*.py
+  EMULATED_CUDA=$ROOT/build/sanitize-cuda/tests/cuda/libemulated_cuda.so \
+  python -m pytest -q -n "$(nproc)" --dist loadfile -p no:cacheprovider --capture=no tests/test_kernels_*.py tests/test_cuda_*.py

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/block_scale.h"
 #include "core/float_bits.h"
 #include "core/macros.h"
 
@@ -74,6 +75,26 @@ GRADCOMP_INLINE float FloatFromFloat8(int8_t code) {
   return magnitude < Format::kFirstSpecial ? FloatFromFiniteFloat8<Format>(code)
                                            : FloatFromBits(special | sign);
 }
+
+// Coding of the elements of a block, one at a time; as QuantizeCoder.
+template <typename Format>
+struct Float8Coder {
+  static constexpr int kBits = 8;
+  static constexpr bool kStochastic = false;
+
+  static GRADCOMP_INLINE BlockScale ScaleOf(uint32_t max_magnitude) {
+    return ScaleToLargest(max_magnitude, Format::kMax);
+  }
+  static GRADCOMP_INLINE uint32_t Encode(BlockScale block, float, float* x) {
+    const bool coded = block.inverse != 0;
+    const RoundedToFloat8 rounded = RoundToFloat8<Format>(coded ? *x * block.inverse : 0.0f);
+    *x = coded ? *x - rounded.value * block.scale : Canonical(*x - block.scale);
+    return rounded.code & 0xff;
+  }
+  static GRADCOMP_INLINE float Decode(uint8_t byte, int, float scale) {
+    return FloatFromFloat8<Format>(static_cast<int8_t>(byte)) * scale;
+  }
+};
 
 }  // namespace gradcomp
 

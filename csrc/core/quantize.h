@@ -47,6 +47,29 @@ GRADCOMP_INLINE int32_t CodeFromByte(uint8_t byte, int shift) {
   return static_cast<int32_t>(static_cast<uint32_t>(byte) << (32 - kBits - shift)) >> (32 - kBits);
 }
 
+// Quantisation of the elements of a block, one at a time.
+template <int kBitsOfCode, bool kAtRandom>
+struct QuantizeCoder {
+  static constexpr int kBits = kBitsOfCode;
+  static constexpr bool kStochastic = kAtRandom;
+
+  static GRADCOMP_INLINE BlockScale ScaleOf(uint32_t max_magnitude) {
+    return ScaleOfBlock(max_magnitude, kBits);
+  }
+  // The code in the lowest bits; x becomes what it loses.
+  static GRADCOMP_INLINE uint32_t Encode(BlockScale block, float dither, float* x) {
+    const bool finite = block.scale == block.scale;
+    const int32_t code =
+        QuantizeCode<kBits, kStochastic>(finite ? *x : 0.0f, block.inverse, dither);
+    *x = finite ? *x - static_cast<float>(code) * block.scale : block.scale;
+    return static_cast<uint32_t>(code) & ((1u << kBits) - 1);
+  }
+  // Of the code in bits [shift, shift + kBits) of a byte.
+  static GRADCOMP_INLINE float Decode(uint8_t byte, int shift, float scale) {
+    return static_cast<float>(CodeFromByte<kBits>(byte, shift)) * scale;
+  }
+};
+
 }  // namespace gradcomp
 
 #endif  // GRADCOMP_CORE_QUANTIZE_H_

@@ -25,7 +25,7 @@ GRADCOMP_INLINE float AddMagnitude(float lane, float x, float unit) {
 // The sum of all lanes, by a tree that adds the upper half to the lower: a warp's shuffles.
 // Clobbers lanes.
 GRADCOMP_INLINE float SumOfLanes(float (&lanes)[kSignLanes]) {
-#pragma GCC unroll 5
+  GRADCOMP_UNROLL(5)
   for (int half = kSignLanes / 2; half > 0; half /= 2) {
     for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
@@ -46,6 +46,26 @@ GRADCOMP_INLINE float HugeSignScale(float sum, int64_t size, uint32_t max_magnit
   const float absmax = FloatFromBits(max_magnitude);
   return mean < absmax ? mean : absmax;
 }
+
+// Coding of the elements of a block, one at a time; as QuantizeCoder, but for where the scale comes
+// from.
+struct SignCoder {
+  static constexpr int kBits = 1;
+  static constexpr bool kStochastic = false;
+
+  static GRADCOMP_INLINE BlockScale ScaleOf(uint32_t scale_bits) {
+    return {FloatFromBits(scale_bits), 0.0f};
+  }
+  static GRADCOMP_INLINE uint32_t Encode(BlockScale block, float, float* x) {
+    const bool coded = block.scale > 0;
+    const uint32_t sign = coded ? FloatBits(*x) & ~kMagnitudeMask : 0;
+    *x = Canonical(*x - FloatFromBits(FloatBits(block.scale) | sign));
+    return sign >> 31;
+  }
+  static GRADCOMP_INLINE float Decode(uint8_t byte, int shift, float scale) {
+    return FloatFromBits(FloatBits(scale) ^ static_cast<uint32_t>(byte >> shift & 1) << 31);
+  }
+};
 
 }  // namespace gradcomp
 

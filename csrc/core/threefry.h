@@ -32,7 +32,7 @@ GRADCOMP_INLINE void Threefry4x32(const uint32_t (&key)[4], const uint32_t (&cou
   uint32_t x1 = counter[1] + key[1];
   uint32_t x2 = counter[2] + key[2];
   uint32_t x3 = counter[3] + key[3];
-#pragma GCC unroll 20
+  GRADCOMP_UNROLL(20)
   for (int round = 0; round < kRounds; ++round) {
     const int a = kRotations[round % 8][0];
     const int b = kRotations[round % 8][1];
@@ -54,15 +54,38 @@ GRADCOMP_INLINE void Threefry4x32(const uint32_t (&key)[4], const uint32_t (&cou
   out[0] = x0, out[1] = x1, out[2] = x2, out[3] = x3;
 }
 
+// Key and part of the counter of the random bits; phase 0 is a rank's own payload, 1 the reduced.
+struct Rng {
+  uint64_t seed;
+  uint64_t step;
+  uint32_t rank;
+  uint32_t phase;
+};
+
 // What tells the draws of one tensor from those of all others.
 struct RandomStream {
   uint32_t key[4];      // seed and step, low words first
   uint32_t counter[2];  // the variable; the rank and phase
 };
 
+GRADCOMP_INLINE RandomStream StreamOf(const Rng& rng, uint32_t variable) {
+  return {{static_cast<uint32_t>(rng.seed), static_cast<uint32_t>(rng.seed >> 32),
+           static_cast<uint32_t>(rng.step), static_cast<uint32_t>(rng.step >> 32)},
+          {variable, rng.rank * 2 + rng.phase}};
+}
+
 // 8 + u, u uniform in (0, 1) on 16 bits: the float's own bits, without a conversion.
 GRADCOMP_INLINE float DitherFromBits(uint32_t random_shifted_by_4) {
   return FloatFromBits((random_shifted_by_4 & 0xffff0) | 0x41000008);
+}
+
+// The random words of counter `first` + `lane`; `first` is a multiple of the lanes.
+GRADCOMP_INLINE void DrawLane(const RandomStream& stream, uint64_t first, int lane,
+                              uint32_t (&random)[4]) {
+  const uint32_t counter[4] = {static_cast<uint32_t>(first) + static_cast<uint32_t>(lane),
+                               static_cast<uint32_t>(first >> 32), stream.counter[0],
+                               stream.counter[1]};
+  Threefry4x32<kThreefryRounds>(stream.key, counter, random);
 }
 
 // The dither of elements [128 * group, 128 * (group + 1)) of a tensor. Element 16 * slot + lane
@@ -70,11 +93,8 @@ GRADCOMP_INLINE float DitherFromBits(uint32_t random_shifted_by_4) {
 GRADCOMP_INLINE void FillDither(const RandomStream& stream, int64_t group, float* dither) {
   const uint64_t first = static_cast<uint64_t>(group) * kRandomLanes;
   for (int lane = 0; lane < kRandomLanes; ++lane) {
-    const uint32_t counter[4] = {static_cast<uint32_t>(first) + static_cast<uint32_t>(lane),
-                                 static_cast<uint32_t>(first >> 32), stream.counter[0],
-                                 stream.counter[1]};
     uint32_t random[4];
-    Threefry4x32<kThreefryRounds>(stream.key, counter, random);
+    DrawLane(stream, first, lane, random);
     for (int word = 0; word < 4; ++word) {
       dither[32 * word + lane] = DitherFromBits(random[word] << 4);
       dither[32 * word + 16 + lane] = DitherFromBits(random[word] >> 12);

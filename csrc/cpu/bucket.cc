@@ -22,9 +22,7 @@ const Float32* Elements(const float* data) { return reinterpret_cast<const Float
 Float32* Elements(float* data) { return reinterpret_cast<Float32*>(data); }
 
 RandomStream StreamOf(const Rng& rng, const Segment& segment) {
-  return {{static_cast<uint32_t>(rng.seed), static_cast<uint32_t>(rng.seed >> 32),
-           static_cast<uint32_t>(rng.step), static_cast<uint32_t>(rng.step >> 32)},
-          {static_cast<uint32_t>(segment.stream), rng.rank * 2 + rng.phase}};
+  return StreamOf(rng, static_cast<uint32_t>(segment.stream));
 }
 
 Status CheckPayloads(int64_t payloads_size, int64_t world, int64_t payload_size) {

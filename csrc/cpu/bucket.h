@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "core/codec.h"
+#include "core/threefry.h"
 #include "cpu/status.h"
 
 namespace gradcomp {
@@ -25,14 +26,6 @@ struct Segment {
   int64_t stream;
 };
 static_assert(sizeof(Segment) == 5 * sizeof(int64_t), "callers pass int64 [S, 5]");
-
-// Key and part of the counter of the random bits; phase 0 is a rank's own payload, 1 the reduced.
-struct Rng {
-  uint64_t seed;
-  uint64_t step;
-  uint32_t rank;
-  uint32_t phase;
-};
 
 struct ConstTensor {
   const void* data;
