@@ -99,7 +99,7 @@ GRADCOMP_HOST_DEVICE inline TopKWorkspace WorkspaceOf(const TopKRow& row, bool h
   parts.values = reinterpret_cast<float*>(take(int64_t{row.capacity} * 4));
   parts.kept = reinterpret_cast<uint32_t*>(take(int64_t{row.kept} * 4));
   parts.kept_values = reinterpret_cast<float*>(take(values * 4));
-  parts.lost = reinterpret_cast<float*>(take(row.new_residual != nullptr ? values * 4 : 0));
+  parts.lost = reinterpret_cast<float*>(take(values * 4));
   parts.size = size;
   return parts;
 }
