@@ -20,7 +20,7 @@ from gradcomp.errors import CodecError
 from gradcomp.xla import for_xla
 
 _FLOATS = ("float32", "float16", "bfloat16")
-_CASTS = {FP16: tf.float16, BF16: tf.bfloat16}
+_CASTS: dict[type[Codec], Any] = {FP16: tf.float16, BF16: tf.bfloat16}
 _MANY = 1 << 16  # elements from which a payload's bytes an element are judged
 
 
@@ -99,17 +99,17 @@ def pack(x: Any, codec: Codec) -> Packed:
     if not packs(codec, x.dtype):
         return Packed(x, None, x.dtype, ())
     shape, numel = _sizes(x)
-    cast = _cast_for_xla(codec)
+    cast, dtype = _cast_for_xla(codec), x.dtype
 
     @tf.custom_gradient
     def packed(x: Any) -> Any:
         payload = _saturating_cast(x, cast) if cast else _encode(x, codec, numel)
         # Of no known shape: the gradient that comes back through it has that of x.
         link = tf.compat.v1.placeholder_with_default(tf.zeros([]), None)
-        return (payload, link), lambda _, gradient: tf.cast(gradient, x.dtype)
+        return (payload, link), lambda _, gradient: tf.cast(gradient, dtype)
 
     payload, link = packed(x)
-    return Packed(payload, codec, x.dtype, shape, link)
+    return Packed(payload, codec, dtype, shape, link)
 
 
 @tf.autograph.experimental.do_not_convert
