@@ -36,11 +36,12 @@ _FROM_INPUT = (
     activations.softplus,
     activations.softsign,
 )
-# Straight pieces, whose slopes are all that backward needs: a kink does not bear rounding.
-_SLOPES: dict[Any, tuple[float, ...]] = {
-    activations.relu: (0.0, 1.0),
-    activations.relu6: (0.0, 1.0),
-    activations.leaky_relu: (0.2, 1.0),
+# Straight pieces, whose slopes are all that backward needs: a kink does not bear rounding. By (x,
+# y), where the slope is 1, and what it is elsewhere.
+_PIECES: dict[Any, tuple[Callable[[Any, Any], Any], float]] = {
+    activations.relu: (lambda x, y: y > 0, 0.0),
+    activations.relu6: (lambda x, y: (y > 0) & (y < 6), 0.0),
+    activations.leaky_relu: (lambda x, y: x > 0, 0.2),
 }
 
 
@@ -51,8 +52,9 @@ def activate(function: Any, x: Any, codec: Codec) -> Any:
     """
     if function is None or function is activations.linear:
         return x
-    if function in _SLOPES:
-        return pieces(function, x, _SLOPES[function])
+    if function in _PIECES:
+        inside, slope = _PIECES[function]
+        return pieces(function, x, inside, [slope, 1.0])
     if function in _FROM_OUTPUT:
         output = _from_output(function, _FROM_OUTPUT[function], x, codec)
     elif function in _FROM_INPUT:
@@ -76,16 +78,26 @@ def from_input(function: Callable[[Any], Any], x: Any, codec: Codec) -> Any:
     return output
 
 
-def pieces(function: Callable[[Any], Any], x: Any, slopes: Sequence[float]) -> Any:
-    """Keeps which of the slopes an element is on: one bit for two of them, two bits for three."""
-    bits = code_width(len(slopes))
+def pieces(
+    function: Callable[[Any], Any],
+    x: Any,
+    piece: Callable[[Any, Any], Any],
+    slopes: Sequence[float],
+) -> Any:
+    """Keeps on which piece an element is, by its number or a mask: one or two bits.
+
+    Args:
+      function: of x.
+      x: float tensor.
+      piece: of x and y, the piece of each element: bool for two of them, else uint8.
+      slopes: of the pieces; False is the first of two.
+    """
 
     @tf.custom_gradient
     def run(x: Any) -> Any:
-        with not_packing(), tf.GradientTape() as tape:
-            tape.watch(x)
+        with not_packing():
             y = function(x)
-        packed = pack_codes(_codes(tape.gradient(y, x), slopes), bits)
+            packed = pack_codes(piece(x, y), code_width(len(slopes)))
 
         def gradient(dy: Any) -> Any:
             return _sloped(dy, unpack_codes(packed, [dy]), slopes)
@@ -93,14 +105,6 @@ def pieces(function: Callable[[Any], Any], x: Any, slopes: Sequence[float]) -> A
         return y, gradient
 
     return run(x)
-
-
-def _codes(slope: Any, slopes: Sequence[float]) -> Any:
-    """The number of each element's slope among all; a mask where there are two."""
-    last = [tf.equal(slope, tf.cast(value, slope.dtype)) for value in slopes[1:]]
-    if len(last) == 1:
-        return last[0]
-    return tf.add_n([tf.cast(one, tf.uint8) * (i + 1) for i, one in enumerate(last)])
 
 
 def _sloped(dy: Any, codes: Any, slopes: Sequence[float]) -> Any:
@@ -113,7 +117,7 @@ def _sloped(dy: Any, codes: Any, slopes: Sequence[float]) -> Any:
 
 
 def _from_output(
-    function: Callable[[Any], Any], formula: Callable[[Any, Any], Any], x: Any, codec: Codec
+    function: Callable[[Any], Any], formula: Callable[..., Any], x: Any, codec: Codec
 ) -> Any:
     """Keeps the packed output."""
 
@@ -138,9 +142,15 @@ def activation(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
 
 def relu_layer(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
     """`ReLU`, `LeakyReLU`: one bit an element, or two where there are three slopes."""
-    limited = getattr(layer, "max_value", None) is not None
-    slopes = sorted({float(layer.negative_slope), 1.0} | ({0.0} if limited else set()))
-    return pieces(call, inputs, slopes)
+    slope, threshold = float(layer.negative_slope), float(getattr(layer, "threshold", 0))
+    limit = getattr(layer, "max_value", None)
+    if limit is None:
+        return pieces(call, inputs, lambda x, y: x > threshold, [slope, 1.0])
+
+    def piece(x: Any, y: Any) -> Any:
+        return tf.cast(x > threshold, tf.uint8) + tf.cast(x >= limit, tf.uint8)
+
+    return pieces(call, inputs, piece, [slope, 1.0, 0.0])
 
 
 def from_input_layer(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:

@@ -47,7 +47,7 @@ def _causal(layer: Any) -> Any:
         return None
 
     def product(x: Any, kernel: Any) -> Any:
-        padded = ops.pad(x, layer._compute_causal_padding(x))
+        padded = ops.pad(x, layer._compute_causal_padding())
         return ops.conv(
             padded,
             kernel,
