@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradcomp.codecs import BF16, FP16, Codec, KernelCodec, Quantize, Sign, TopK
+from gradcomp.codecs import BF16, FP16, Codec, Quantize, Sign, TopK
 from gradcomp.errors import CodecError
 from gradcomp.xla import for_xla
 
@@ -87,7 +87,8 @@ def pack(x: Any, codec: Codec) -> Packed:
 
     Args:
       x: tensor of any shape, also one known only in part while a function is traced.
-      codec: any but `TopK` and `Sign`. `Quantize(stochastic=None)` rounds to nearest here.
+      codec: any but `TopK` and `Sign`. `Quantize(stochastic=None)` rounds eight bits to
+        nearest, fewer at random.
     Returns:
       what is to be kept, for `unpack`.
     Raises:
@@ -165,9 +166,17 @@ def _saturating_cast(x: Any, dtype: Any) -> Any:
     return tf.cast(tf.where(tf.math.is_finite(x), limited, x), dtype)
 
 
-def _rng(codec: Codec) -> tuple[Any, Any, int, int]:
-    stochastic = isinstance(codec, Quantize) and codec.stochastic
-    return (tf.random.uniform([], maxval=2**62, dtype=tf.int64) if stochastic else 0, 0, 0, 0)
+def _rounding(codec: Codec) -> tuple[Codec, Any]:
+    """The codec with its rounding decided, and the four words of its random numbers.
+
+    Eight bits to nearest: rounding at random adds noise alone. Fewer bits at random: to nearest,
+    what is small against its block, as probabilities are, is lost always to the same side.
+    """
+    if not isinstance(codec, Quantize):
+        return codec, (0, 0, 0, 0)
+    at_random = codec.bits < 8 if codec.stochastic is None else codec.stochastic
+    seed = tf.random.uniform([], maxval=2**62, dtype=tf.int64) if at_random else 0
+    return Quantize(codec.bits, codec.block_size, at_random), (seed, 0, 0, 0)
 
 
 def _table(numel: Any) -> Any:
@@ -177,16 +186,8 @@ def _table(numel: Any) -> Any:
 
 
 def _encode(x: Any, codec: Codec, numel: Any) -> Any:
-    if isinstance(codec, KernelCodec):
-        codec = _nearest(codec)
-    return codec.encode_bucket([x], None, _table(numel), _rng(codec))[0]
-
-
-def _nearest(codec: Codec) -> Codec:
-    """Rounding at random pays where a sum over steps is wanted; here it only adds noise."""
-    if isinstance(codec, Quantize) and codec.stochastic is None:
-        return Quantize(codec.bits, codec.block_size, stochastic=False)
-    return codec
+    decided, rng = _rounding(codec)
+    return decided.encode_bucket([x], None, _table(numel), rng)[0]
 
 
 def _decode(payload: Any, packed: Packed, after: Sequence[Any]) -> Any:
