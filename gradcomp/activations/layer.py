@@ -118,8 +118,8 @@ class _Packed:
             return again.recompute(again.layer_call(layer, layer), self.codec, args, kwargs)
         return layer(*args, **kwargs)
 
-    def compute_output_shape(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.layer.compute_output_shape(*args, **kwargs)
+    def compute_output_spec(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.layer.compute_output_spec(*args, **kwargs)
 
     def compute_mask(self: Any, inputs: Any, previous_mask: Any) -> Any:
         return self.layer.compute_mask(inputs, previous_mask)
