@@ -34,7 +34,7 @@ def trained(opt: Any, pack: Any) -> list[np.ndarray]:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(opt, loss, jit_compile=False)
     x, y = data()
-    model.fit(x, y, 16, 2, verbose=0, shuffle=False)
+    model.fit(x, y, 24, 1, verbose=0, shuffle=False)
     return model.get_weights()
 
 

@@ -41,11 +41,11 @@ def classifier(pack: Any) -> keras.Model:
     x = pack(keras.Sequential([pack(L.Dense(8, activation="relu")), L.BatchNormalization()]))(x)
     x = L.GlobalAveragePooling1D()(x)
     model = keras.Model(inputs, pack(L.Dense(4, activation="softmax"))(x))
-    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
     return model
 
 
-def train(model: keras.Model, epochs: int = 2) -> list[np.ndarray]:
+def train(model: keras.Model, epochs: int = 1) -> list[np.ndarray]:
     x, y = data()
     model.fit(x, y, 16, epochs, verbose=0, shuffle=False)  # the last batch is an odd one
     return model.get_weights()
@@ -55,7 +55,7 @@ def train(model: keras.Model, epochs: int = 2) -> list[np.ndarray]:
 def test_fit_nested_and_shared(recompute: bool | None, tmp_path: Any) -> None:
     plain = train(classifier(lambda layer: layer))
     model = classifier(lambda layer: gc.pack_activations(layer, LOSSLESS, recompute))
-    assert error(train(model), plain) < 1e-5  # Adam divides small gradients by small ones
+    assert error(train(model), plain) < 1e-5
     lossy = classifier(lambda layer: gc.pack_activations(layer, "quantize:bits=8", recompute))
     assert 0 < error(train(lossy), plain) < 3e-2
     x, _ = data()
@@ -67,14 +67,14 @@ def test_fit_nested_and_shared(recompute: bool | None, tmp_path: Any) -> None:
     packed = [layer for layer in loaded.layers if getattr(layer, "packs_activations", False)]
     assert [(p.codec, p.recompute) for p in packed] == [(gc.Quantize(8), recompute)] * len(packed)
     assert len(packed) == 4
-    assert equal(train(loaded, 1), train(lossy, 1))
+    assert equal(train(loaded), train(lossy))
 
 
 def test_a_model_stays_a_model() -> None:
     model = gc.pack_activations(classifier(lambda layer: layer), LOSSLESS)
     plain = classifier(lambda layer: layer)
     assert [id(v) for v in model.weights] == [id(v) for v in model.layer.weights]
-    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
     assert error(train(model), train(plain)) < 1e-5
 
 
@@ -83,7 +83,7 @@ def test_retracing_and_steps_per_execution() -> None:
     plain = classifier(lambda layer: layer)
     for one in (model, plain):
         one.compile(
-            keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", steps_per_execution=2
+            keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy", steps_per_execution=2
         )
         x, y = data()
         for rows in (40, 12):
@@ -345,22 +345,16 @@ def test_under_xla_casts_run_and_others_say_what_to_do() -> None:
     assert not gc.pack_activations(Encoder(), "quantize:bits=8").supports_jit
 
 
-def test_second_derivatives_of_what_is_run_again() -> None:
+@pytest.mark.parametrize("recompute", [None, True])
+def test_second_derivatives_are_refused(recompute: bool | None) -> None:
     x = numbers((4, 7))
-
-    def second(layer: Any) -> list[Any]:
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = tf.reduce_sum(tf.sin(layer(x)))
-            dx = inner.gradient(y, x)
-            loss = tf.reduce_sum(dx * dx)
-        return [outer.gradient(loss, x).numpy()]
-
-    def make() -> Any:
-        return L.Dense(5, activation="tanh")
-
-    plain = second(built(make, x))
-    assert error(second(gc.pack_activations(built(make, x), LOSSLESS, True)), plain) < 1e-6
-    assert 0 < error(second(gc.pack_activations(built(make, x), "fp16", True)), plain) < 1e-2
+    layer = gc.pack_activations(built(lambda: L.Dense(5, activation="tanh"), x), "fp16", recompute)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(tf.sin(layer(x)))
+        dx = inner.gradient(y, x)
+        loss = tf.reduce_sum(dx * dx)
+    with pytest.raises(gc.ActivationError, match="first derivatives only"):
+        outer.gradient(loss, x)

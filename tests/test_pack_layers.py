@@ -19,7 +19,8 @@ ANOTHER_ORDER = ("norm", "attention", "encoder")
 def test_lossless_packing_changes_nothing(name: str, recompute: bool | None) -> None:
     make, shape = ALL[name]
     x = numbers(shape)
-    for graph in (False, True):
+    # A graph takes long to trace: of the second runs, one holds all kinds of layers.
+    for graph in (False, True) if recompute is None or name == "encoder" else (False,):
         plain, states = step(built(make, x), x, graph)
         ours, our_states = step(
             gc.pack_activations(built(make, x), gc.Identity(), recompute), x, graph

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from gradcomp.activations import recompute as again
 from gradcomp.activations.install import install
@@ -70,7 +71,10 @@ def _function(function: Callable[..., Any], codec: Codec) -> Callable[..., Any]:
     def packed(*args: Any, **kwargs: Any) -> Any:
         if not packing():
             return function(*args, **kwargs)
-        call = again.Call(function, f"function {_name(function)}")
+        # AutoGraph goes on inside, where it has come this far.
+        autograph = tf.__internal__.autograph
+        converted = autograph.tf_convert(function, autograph.control_status_ctx())
+        call = again.Call(converted, f"function {_name(function)}")
         return again.recompute(call, codec, args, kwargs)
 
     return packed

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 
-from gradcomp.activations.keep import keep, not_packing
+from gradcomp.activations.keep import first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
 from gradcomp.errors import ActivationError
@@ -64,6 +64,7 @@ def layer_call(layer: Any, function: Callable[..., Any]) -> Call:
     )
 
 
+@tf.autograph.experimental.do_not_convert
 def recompute(call: Call, codec: Codec | None, args: Any, kwargs: Any) -> Any:
     """What the call returns; backward runs it again on what `codec` keeps of its tensors.
 
@@ -120,6 +121,8 @@ class _Twice:
                         return grads + [None] * len(given)
                     again = [get(wanted) for get in kept]
                     grads, of_variables = self._gradients(again, given, wanted, first, variables)
+                grads = [first_only(gradient) for gradient in grads]
+                of_variables = [first_only(gradient) for gradient in of_variables]
                 return (grads, of_variables) if variables else grads
 
             return first.tensors(), gradient

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradcomp.activations.keep import Kept, keep, not_packing
+from gradcomp.activations.keep import Kept, first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
 
@@ -48,7 +48,8 @@ def replay_kept(
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch([*again, *given])
                     result = function(*again, *given)
-                return tape.gradient(result, [*again, *given], upstream)
+                gradients = tape.gradient(result, [*again, *given], upstream)
+            return [first_only(gradient) for gradient in gradients]
 
         return output, gradient
 

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from gradcomp.activations.keep import keep, not_packing
+from gradcomp.activations.keep import first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.activations.recompute import Scope, read
 from gradcomp.codecs import Codec
@@ -63,7 +63,8 @@ class _Attention:
             def gradient(upstream: Any, *_: Any) -> Any:
                 q, k, v, p = [get([upstream]) for get in (*kept, kept_p)]
                 with gate([upstream]):
-                    return [*self._gradients(q, k, v, p, rest[len(mask) :], upstream), *nothing]
+                    gradients = self._gradients(q, k, v, p, rest[len(mask) :], upstream)
+                return [*map(first_only, gradients), *nothing]
 
             nothing = [None] * len(rest)
             return (context, *after), gradient

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 from keras import activations
 
-from gradcomp.activations.keep import keep, not_packing, remember
+from gradcomp.activations.keep import first_only, keep, not_packing, remember
 from gradcomp.activations.masks import code_width, pack_codes, unpack_codes
 from gradcomp.activations.replay import replay_kept
 from gradcomp.codecs import Codec
@@ -74,7 +74,7 @@ def from_input(function: Callable[[Any], Any], x: Any, codec: Codec) -> Any:
     def again(after: Sequence[Any]) -> Any:
         return function(kept(after))
 
-    remember(output, again)
+    remember(output, codec, again)
     return output
 
 
@@ -127,11 +127,11 @@ def _from_output(
             y = function(x)
             kept = keep(y, codec)
         made.append(kept)
-        return y, lambda dy: formula(y=kept([dy]), dy=dy)
+        return y, lambda dy: first_only(formula(y=kept([dy]), dy=dy))
 
     made: list[Any] = []
     output = run(x)
-    remember(output, made[-1])
+    remember(output, codec, made[-1])
     return output
 
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from gradcomp.activations.keep import keep, not_packing, remember
+from gradcomp.activations.keep import first_only, keep, not_packing, remember
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
 
@@ -50,7 +50,7 @@ class _Normalization:
                 dx = self._dx(normal, dy if gamma is None else dy * self._wide(gamma), inverse)
                 d_weights = [tf.reduce_sum(dy * normal, self._rest), tf.reduce_sum(dy, self._rest)]
                 wanted = [d for d, there in zip(d_weights, present, strict=True) if there]
-                return tf.cast(dx, dtype), *wanted
+                return [first_only(d) for d in (tf.cast(dx, dtype), *wanted)]
 
             return ops.cast(y, layer.compute_dtype), gradient
 
@@ -65,7 +65,7 @@ class _Normalization:
             y = y if gamma is None else y * self._wide(gamma)
             return tf.cast(y if beta is None else y + self._wide(beta), output.dtype)
 
-        remember(output, again)
+        remember(output, self._codec, again)
         return output
 
     @staticmethod
