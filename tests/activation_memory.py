@@ -25,7 +25,7 @@ def thin(mode: str) -> list[Any]:
     layers = [keras.layers.Dense(WIDTH, activation="gelu") for _ in range(LAYERS)]
     for layer in layers:
         layer.build((None, WIDTH))
-    if mode == "plain":
+    if mode.split("+")[0] == "plain":
         return layers
     if mode == "recompute_grad":
         return [tf.recompute_grad(layer) for layer in layers]

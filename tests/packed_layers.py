@@ -27,6 +27,7 @@ class Attends(L.Layer):
         return self.attention(x, x, training=training, use_causal_mask=self.causal)
 
 
+@keras.saving.register_keras_serializable("gradcomp_tests")
 class Encoder(L.Layer):
     """A block of a Transformer."""
 

@@ -41,8 +41,8 @@ class Call:
     Attributes:
       function: what is called with `args` and `kwargs` each time.
       name: of the layer or function, for errors.
-      trainable, states: the variables whose gradients and old values are taken care of; others
-        that the function reads or assigns are found, but must not change until backward.
+      trainable, states: the variables that it owns; it may assign the states. Other trainable
+        variables that it reads are found.
       add_loss: takes the losses that the call adds.
     """
 
@@ -73,7 +73,7 @@ def recompute(call: Call, codec: Codec | None, args: Any, kwargs: Any) -> Any:
       codec: None if the call is linear in its one float tensor: then nothing is kept, and the
         second run is on the gradient.
     Raises:
-      ActivationError: the call assigns a trainable variable; names both.
+      ActivationError: the call assigns a variable that is trainable, or not its own; names both.
     """
     return _Twice(call, codec, args, kwargs).run()
 
@@ -117,7 +117,7 @@ class _Twice:
                 wanted = first.differentiable(upstream)
                 with gate(wanted):
                     if self._codec is None:
-                        grads = [*self._run_once((*wanted, *given), first.extra).outputs]
+                        grads = [*self._run_once((*wanted, *given)).outputs]
                         return grads + [None] * len(given)
                     again = [get(wanted) for get in kept]
                     grads, of_variables = self._gradients(again, given, wanted, first, variables)
@@ -155,7 +155,7 @@ class _Twice:
             for x, mask in zip(again, self._masks, strict=True):
                 if mask is not None:
                     x._keras_mask = mask
-            second = self._run_once((*again, *others, *weights, *states), first.extra)
+            second = self._run_once((*again, *others, *weights, *states))
         sources = [*again, *weights, *variables]
         grads = tape.gradient(second.float_tensors(), sources, upstream)
         of_inputs, rest = grads[: len(again)], grads[len(again) :]
@@ -163,14 +163,14 @@ class _Twice:
         nothing = [None] * len(others), [None] * len(states)
         return [*of_inputs, *nothing[0], *of_weights, *nothing[1]], of_variables
 
-    def _run_once(self, tensors: Sequence[Any], extra: Sequence[tuple[Any, Any]] = ()) -> _Results:
+    def _run_once(self, tensors: Sequence[Any]) -> _Results:
         call, count = self._call, len(self._inputs)
         leaves = list(self._constants)
         for place, tensor in zip((*self._floats, *self._others), tensors[:count], strict=True):
             leaves[place] = tensor
         args, kwargs = tf.nest.pack_sequence_as(self._structure, leaves)
         variables = [*call.trainable, *call.states]
-        mapping = [*zip(variables, tensors[count:], strict=True), *extra]
+        mapping = list(zip(variables, tensors[count:], strict=True))
         with Scope(mapping) as scope, backend.AutocastScope(self._autocast):
             outputs = call.function(*args, **kwargs)
         for variable in scope.assigned:
@@ -180,10 +180,14 @@ class _Twice:
                     f"{variable.path!r} when it is called, and a second run in backward would "
                     "compute from another value. Leave this layer as it is, or freeze the variable"
                 )
-        known = {id(variable) for variable in variables}
-        extra = [(v, read(v)) for v in scope.assigned if id(v) not in known]
+            if not any(variable is known for known in call.states):
+                raise ActivationError(
+                    f"{call.name} can't be packed: it assigns {variable.path!r}, which is not its "
+                    "own, as what draws random numbers does. Pack the layer that owns it, or pass "
+                    "seeds as tensors"
+                )
         values = [scope.get_current_value(variable) for variable in scope.assigned]
-        return _Results(outputs, list(scope.losses), scope.assigned, values, extra)
+        return _Results(outputs, list(scope.losses), scope.assigned, values)
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,6 @@ class _Results:
     losses: list[Any]
     assigned: list[Any]
     values: list[Any]
-    extra: list[tuple[Any, Any]]  # variables found in the run, with the values before it
 
     @property
     def outputs(self) -> list[Any]:
