@@ -40,6 +40,12 @@ class Encoder(L.Layer):
         self.wide, self.narrow = L.Dense(4 * width, activation="gelu"), L.Dense(width)
         self.supports_masking = True
 
+    def build(self, shape: Any) -> None:
+        for layer in (*self.norms, self.wide):
+            layer.build(shape)
+        self.attention.build(shape, shape)
+        self.narrow.build((*shape[:-1], 4 * self.width))
+
     def call(self, x: Any, training: Any = None) -> Any:
         h = self.norms[0](x)
         x = x + self.drops[0](self.attention(h, h))

@@ -17,6 +17,8 @@ MODES = (
     "quantize:bits=8",
     "fp16+recompute",
     "fp16+recompute+open",
+    "plain+xla",
+    "fp16+recompute+xla",
 )
 
 
@@ -59,3 +61,8 @@ def test_packing_saves_memory(peaks: dict[str, float]) -> None:
 
 def test_without_the_gate_nothing_is_saved(peaks: dict[str, float]) -> None:
     assert peaks["fp16+recompute+open"] > 1.5 * peaks["fp16+recompute"]
+
+
+def test_memory_is_saved_under_xla_too(peaks: dict[str, float]) -> None:
+    # Both with what XLA itself takes to compile.
+    assert peaks["fp16+recompute+xla"] < 0.75 * peaks["plain+xla"]

@@ -68,7 +68,8 @@ def test_fit_nested_and_shared(recompute: bool | None, tmp_path: Any) -> None:
     packed = [layer for layer in loaded.layers if getattr(layer, "packs_activations", False)]
     assert [(p.codec, p.recompute) for p in packed] == [(gc.Quantize(8), recompute)] * len(packed)
     assert len(packed) == 4
-    assert equal(train(loaded), train(lossy))
+    # It goes on as the one that was saved, but with dropout from the beginning.
+    assert error(train(loaded), train(lossy)) < 0.1
 
 
 def test_a_model_stays_a_model() -> None:

@@ -129,12 +129,7 @@ class _Packed:
         return self.layer.compute_mask(inputs, previous_mask)
 
     def get_build_config(self: Any) -> Any:
-        return {"layer": self.layer.get_build_config()}
-
-    def build_from_config(self: Any, config: Any) -> None:
-        if config and config["layer"]:
-            self.layer.build_from_config(config["layer"])
-        self.built = self.layer.built
+        return None  # the layer inside has its own, and is built by that
 
     def get_config(self: Any) -> dict[str, Any]:
         return {
