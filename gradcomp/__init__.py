@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradcomp._version import __version__
 from gradcomp.codecs import BF16, FP8, FP16, Auto, Codec, Identity, Quantize, Sign, TopK, codec
 from gradcomp.errors import (
+    ActivationError,
     BatchSizeError,
     CodecError,
     GradcompError,
@@ -34,6 +35,7 @@ from gradcomp.warmup import Warmup
 
 if TYPE_CHECKING:
     from gradcomp import memory
+    from gradcomp.activations.layer import pack_activations
     from gradcomp.distribute.cross_device import CompressedAllReduce
     from gradcomp.distribute.functions import all_reduce
     from gradcomp.distribute.optimizer import DistributedOptimizer
@@ -49,6 +51,7 @@ __all__ = [
     "BF16",
     "FP8",
     "FP16",
+    "ActivationError",
     "Auto",
     "BatchSizeError",
     "CheckSync",
@@ -80,6 +83,7 @@ __all__ = [
     "codec",
     "get_num_threads",
     "memory",
+    "pack_activations",
     "prepare",
     "report",
     "restore_state",
@@ -98,6 +102,7 @@ _LAZY = {
     "FeedbackState": "gradcomp.tensors",
     "all_reduce": "gradcomp.distribute.functions",
     "check_sync": "gradcomp.sync",
+    "pack_activations": "gradcomp.activations.layer",
     "prepare": "gradcomp.distribute.prepare",
     "restore_state": "gradcomp.state",
     "save_state": "gradcomp.state",

@@ -38,3 +38,7 @@ class BatchSizeError(GradcompError, RuntimeError):
 
 class ModelError(GradcompError, ValueError):
     """A model is not known by that name, or its file is missing or does not load."""
+
+
+class ActivationError(GradcompError, ValueError):
+    """A layer's activations can't be packed; names the layer and the reason."""

@@ -1,0 +1,111 @@
+"""Attention: keeps q, k, v and the probabilities packed; dropout's mask comes from its seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from gradcomp.activations.keep import first_only, keep, not_packing
+from gradcomp.activations.pack import gate
+from gradcomp.activations.recompute import Scope, read
+from gradcomp.codecs import Codec
+
+
+def attention(
+    layer: Any,
+    call: Any,
+    codec: Codec,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any = None,
+    training: Any = None,
+    return_attention_scores: bool = False,
+    use_causal_mask: bool = False,
+) -> Any:
+    """`MultiHeadAttention._compute_attention`, what lies between the projections."""
+    if return_attention_scores or layer._flash_attention:
+        causal = {"use_causal_mask": True} if use_causal_mask else {}
+        return call(query, key, value, attention_mask, training, return_attention_scores, **causal)
+    if use_causal_mask:
+        causal_mask = layer._compute_causal_mask(query, value)
+        attention_mask = (
+            causal_mask if attention_mask is None else ops.logical_and(attention_mask, causal_mask)
+        )
+    return _Attention(layer, codec, attention_mask, training).run(query, key, value), None
+
+
+class _Attention:
+    def __init__(self, layer: Any, codec: Codec, mask: Any, training: Any) -> None:
+        self._layer, self._codec, self._mask = layer, codec, mask
+        drops = training and layer._dropout > 0
+        self._seed = layer._dropout_layer.seed_generator.state if drops else None
+
+    def run(self, query: Any, key: Any, value: Any) -> Any:
+        """The context of each query."""
+        inputs = (query, key, value)
+        kept = [keep(x, self._codec) for x in inputs]
+        # Whatever the result depends on must be an argument, or TensorFlow looks for variables.
+        mask = [] if self._mask is None else [self._mask]
+        seed = [] if self._seed is None else [read(self._seed)]
+
+        @tf.custom_gradient
+        def attend(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+            with not_packing():
+                p = self._probabilities(query, key, rest[: len(mask)])
+                kept_p = keep(p, self._codec)
+                dropped, after = self._drop(p, rest[len(mask) :])
+                context = self._combine(dropped, value)
+
+            def gradient(upstream: Any, *_: Any) -> Any:
+                q, k, v, p = [get([upstream]) for get in (*kept, kept_p)]
+                with gate([upstream]):
+                    gradients = self._gradients(q, k, v, p, rest[len(mask) :], upstream)
+                return [*map(first_only, gradients), *nothing]
+
+            nothing = [None] * len(rest)
+            return (context, *after), gradient
+
+        context, *after = attend(query, key, value, *mask, *seed)
+        if self._seed is not None:
+            self._seed.assign(after[0])
+        return context
+
+    def _scores(self, query: Any, key: Any) -> Any:
+        scale = ops.cast(self._layer._inverse_sqrt_key_dim, query.dtype)
+        return ops.einsum(self._layer._dot_product_equation, key, ops.multiply(query, scale))
+
+    def _probabilities(self, query: Any, key: Any, mask: Any) -> Any:
+        return self._layer._masked_softmax(self._scores(query, key), *mask)
+
+    def _combine(self, probabilities: Any, value: Any) -> Any:
+        return ops.einsum(self._layer._combine_equation, probabilities, value)
+
+    def _drop(self, x: Any, seed: Any) -> tuple[Any, list[Any]]:
+        """`x` after the dropout that `seed` stands for, and the seeds that come next."""
+        if self._seed is None:
+            return x, []
+        with Scope([(self._seed, *seed)]) as scope:
+            dropped = self._layer._dropout_layer(x, training=True)
+        return dropped, [scope.get_current_value(self._seed)]
+
+    def _gradients(self, q: Any, k: Any, v: Any, p: Any, seed: Any, upstream: Any) -> list[Any]:
+        dropped, _ = self._drop(p, seed)
+        with tf.GradientTape() as tape:
+            tape.watch([dropped, v])
+            context = self._combine(dropped, v)
+        d_dropped, dv = tape.gradient(context, [dropped, v], upstream)
+        dp, _ = self._drop(d_dropped, seed)
+        axes = list(self._layer._softmax.axis)
+        d_scores = p * (dp - tf.reduce_sum(dp * p, axes, keepdims=True))
+        with tf.GradientTape() as tape:
+            tape.watch([q, k])
+            scores = self._scores(q, k)
+        dq, dk = tape.gradient(scores, [q, k], d_scores)
+        return [dq, dk, dv]
+
+
+ATTENTION = keras.layers.MultiHeadAttention

@@ -1,0 +1,166 @@
+"""Activation functions: what each needs in backward, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import activations
+
+from gradcomp.activations.keep import first_only, keep, not_packing, remember
+from gradcomp.activations.masks import code_width, pack_codes, unpack_codes
+from gradcomp.activations.replay import replay_kept
+from gradcomp.codecs import Codec
+
+# Their gradient follows from what they return.
+_FROM_OUTPUT: dict[Any, Callable[..., Any]] = {
+    activations.sigmoid: tf.raw_ops.SigmoidGrad,
+    activations.tanh: tf.raw_ops.TanhGrad,
+}
+# Computed again from their packed input, which stands for their output too. Of softmax, small
+# outputs would be lost where those were packed.
+_FROM_INPUT = (
+    activations.celu,
+    activations.elu,
+    activations.exponential,
+    activations.gelu,
+    activations.hard_sigmoid,
+    activations.hard_silu,
+    activations.log_softmax,
+    activations.mish,
+    activations.selu,
+    activations.silu,
+    activations.softmax,
+    activations.softplus,
+    activations.softsign,
+)
+# Straight pieces, whose slopes are all that backward needs: a kink does not bear rounding. By (x,
+# y), where the slope is 1, and what it is elsewhere.
+_PIECES: dict[Any, tuple[Callable[[Any, Any], Any], float]] = {
+    activations.relu: (lambda x, y: y > 0, 0.0),
+    activations.relu6: (lambda x, y: (y > 0) & (y < 6), 0.0),
+    activations.leaky_relu: (lambda x, y: x > 0, 0.2),
+}
+
+
+def activate(function: Any, x: Any, codec: Codec) -> Any:
+    """`function(x)` of an activation function, with as little kept as it needs.
+
+    One that is not Keras's own is called as it is: what it keeps is not known.
+    """
+    if function is None or function is activations.linear:
+        return x
+    if function in _PIECES:
+        inside, slope = _PIECES[function]
+        return pieces(function, x, inside, [slope, 1.0])
+    if function in _FROM_OUTPUT:
+        output = _from_output(function, _FROM_OUTPUT[function], x, codec)
+    elif function in _FROM_INPUT:
+        output = from_input(function, x, codec)
+    else:
+        return function(x)
+    if function in (activations.sigmoid, activations.softmax):
+        output._keras_logits = x  # as Keras's own: cross-entropies are computed from these
+    return output
+
+
+def from_input(function: Callable[[Any], Any], x: Any, codec: Codec) -> Any:
+    """Keeps the packed input; backward computes the function, and its output, from that."""
+    kept = keep(x, codec)
+    output = replay_kept(function, [x], [kept], [])
+
+    def again(after: Sequence[Any]) -> Any:
+        return function(kept(after))
+
+    remember(output, codec, again)
+    return output
+
+
+def pieces(
+    function: Callable[[Any], Any],
+    x: Any,
+    piece: Callable[[Any, Any], Any],
+    slopes: Sequence[float],
+) -> Any:
+    """Keeps on which piece an element is, by its number or a mask: one or two bits.
+
+    Args:
+      function: of x.
+      x: float tensor.
+      piece: of x and y, the piece of each element: bool for two of them, else uint8.
+      slopes: of the pieces; False is the first of two.
+    """
+
+    @tf.custom_gradient
+    def run(x: Any) -> Any:
+        with not_packing():
+            y = function(x)
+            packed = pack_codes(piece(x, y), code_width(len(slopes)))
+
+        def gradient(dy: Any) -> Any:
+            return _sloped(dy, unpack_codes(packed, [dy]), slopes)
+
+        return y, gradient
+
+    return run(x)
+
+
+def _sloped(dy: Any, codes: Any, slopes: Sequence[float]) -> Any:
+    """`dy` times each element's slope."""
+    dx = dy * tf.cast(slopes[0], dy.dtype) if slopes[0] else tf.zeros_like(dy)
+    for i, slope in enumerate(slopes[1:]):
+        here = codes if codes.dtype == tf.bool else tf.equal(codes, i + 1)
+        dx = tf.where(here, dy if slope == 1 else dy * tf.cast(slope, dy.dtype), dx)
+    return dx
+
+
+def _from_output(
+    function: Callable[[Any], Any], formula: Callable[..., Any], x: Any, codec: Codec
+) -> Any:
+    """Keeps the packed output."""
+
+    @tf.custom_gradient
+    def run(x: Any) -> Any:
+        with not_packing():
+            y = function(x)
+            kept = keep(y, codec)
+        made.append(kept)
+        return y, lambda dy: first_only(formula(y=kept([dy]), dy=dy))
+
+    made: list[Any] = []
+    output = run(x)
+    remember(output, codec, made[-1])
+    return output
+
+
+def activation(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
+    """`Activation`: as the function that it applies."""
+    return activate(layer.activation, inputs, codec)
+
+
+def relu_layer(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
+    """`ReLU`, `LeakyReLU`: one bit an element, or two where there are three slopes."""
+    slope, threshold = float(layer.negative_slope), float(getattr(layer, "threshold", 0))
+    limit = getattr(layer, "max_value", None)
+    if limit is None:
+        return pieces(call, inputs, lambda x, y: x > threshold, [slope, 1.0])
+
+    def piece(x: Any, y: Any) -> Any:
+        return tf.cast(x > threshold, tf.uint8) + tf.cast(x >= limit, tf.uint8)
+
+    return pieces(call, inputs, piece, [slope, 1.0, 0.0])
+
+
+def from_input_layer(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
+    """Keeps the packed input."""
+    return from_input(call, inputs, codec)
+
+
+FORMULAS = {
+    keras.layers.Activation: activation,
+    keras.layers.ReLU: relu_layer,
+    keras.layers.LeakyReLU: relu_layer,
+    keras.layers.ELU: from_input_layer,
+}

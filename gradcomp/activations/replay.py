@@ -1,0 +1,56 @@
+"""Functions without state that backward computes again from packed inputs.
+
+In a graph only what the gradient needs is computed: of a matrix product, nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gradcomp.activations.keep import Kept, first_only, keep, not_packing
+from gradcomp.activations.pack import gate
+from gradcomp.codecs import Codec
+
+
+def replay(
+    function: Callable[..., Any], inputs: Sequence[Any], weights: Sequence[Any], codec: Codec
+) -> Any:
+    """`function(*inputs, *weights)`, one tensor, whose backward has the inputs from packed bytes.
+
+    Args:
+      function: of tensors alone; draws no random numbers and reads no variables.
+      inputs: tensors; float ones are packed, unless they follow from something kept already.
+      weights: tensors that live on anyway.
+    """
+    return replay_kept(function, inputs, [keep(x, codec) for x in inputs], weights)
+
+
+def replay_kept(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    kept: Sequence[Kept],
+    weights: Sequence[Any],
+) -> Any:
+    """As `replay`, of inputs that are kept already."""
+
+    @tf.custom_gradient
+    def run(*args: Any) -> Any:
+        with not_packing():
+            output = function(*args)
+        given = args[len(kept) :]
+
+        def gradient(upstream: Any) -> Any:
+            with gate([upstream]):
+                again = [get([upstream]) for get in kept]
+                with tf.GradientTape(watch_accessed_variables=False) as tape:
+                    tape.watch([*again, *given])
+                    result = function(*again, *given)
+                gradients = tape.gradient(result, [*again, *given], upstream)
+            return [first_only(gradient) for gradient in gradients]
+
+        return output, gradient
+
+    return run(*inputs, *weights)
