@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/mutations"
 TREE = BUILD / "tree"
-TIMEOUT_S = 300
+CPU_LIMIT_S = 120
 
 MUTANT = """
 #ifndef EMULATED_CUDA_MUTANT_H_
@@ -147,7 +148,7 @@ def _mutate(text: str, number: int) -> tuple[str, list[str]]:
     blank = _without_comments(text)
     found = sorted(
         (m for m in set(_find(blank)) if "constexpr" not in _line(blank, m.begin)),
-        key=lambda m: (m.begin, -m.end),
+        key=lambda m: (m.begin, -m.end, m.before),
     )
     before: dict[int, str] = {}
     after: dict[int, str] = {}
@@ -159,7 +160,7 @@ def _mutate(text: str, number: int) -> tuple[str, list[str]]:
         after[mutation.end] = mutation.after + after.get(mutation.end, "")
         line = text.count("\n", 0, mutation.begin) + 1
         what = " ".join(mutation.text.split())
-        kept = re.search(r"\)\((.*)\) : $", opening)
+        kept = re.search(r"\)>\((.*)\) : $", opening)
         names.append(f"{line}: {what}" + (f" -> {' '.join(kept[1].split())}" if kept else ""))
     out = []
     for i in range(len(text) + 1):
@@ -198,9 +199,10 @@ def build(sanitize: bool) -> Path:
     return folder / "tests/cuda/libemulated_cuda.so"
 
 
-def run_all(library: Path, numbers: list[int], sanitize: bool) -> dict[int, str]:
+def run_all(library: Path, names: dict[int, str], sanitize: bool) -> dict[int, str]:
     """What the tests fail with on each removal, "" where they pass; 0 is none of them."""
-    command = [sys.executable, __file__, "--run", *map(str, numbers)]
+    removals = ["0=none", *(f"{number}={name.split('.')[0]}" for number, name in names.items())]
+    command = [sys.executable, __file__, "--run", *removals]
     environment = {**os.environ, "EMULATED_CUDA": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
     if sanitize:
         names = ("libasan.so", "libubsan.so", "libstdc++.so")
@@ -217,25 +219,29 @@ def run_all(library: Path, numbers: list[int], sanitize: bool) -> dict[int, str]
             number, _, words = line.rstrip("\n").partition(" ")
             said[int(number)] = words
             print(f"  {number}: {words or 'passes'}", flush=True)
-    assert runner.returncode == 0 and len(said) == len(numbers)
+    assert runner.returncode == 0 and len(said) == len(removals)
     return said
 
 
-def run_tests(numbers: list[str]) -> None:
-    """Runs the tests on each removal, each in a process forked from one that has imported all."""
+def run_tests(removals: list[str]) -> None:
+    """Runs the tests on each removal, each in a process forked from one that has imported all.
+
+    Of "12=scaled", the tests that are named as the file come first.
+    """
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     importlib.import_module("cuda_cases")
     tests = sorted(str(path) for path in (ROOT / "tests").glob("test_cuda_*.py"))
     tests = [test for test in tests if not test.endswith("_emulation.py")]
-    for number in numbers:
+    for number, _, file in (removal.partition("=") for removal in removals):
+        tests.sort(key=lambda test: file.split("_")[0] not in test)
         with tempfile.TemporaryFile("w+") as output:
             child = os.fork()
             if child == 0:
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
                 os.environ["EMULATED_CUDA_MUTANT"] = number
-                signal.alarm(TIMEOUT_S)
+                resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S + 1))
                 options = ["-x", "-q", "-p", "no:cacheprovider", "--capture=no"]
                 options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
                 os._exit(pytest.main([*options, *tests]))
@@ -251,7 +257,7 @@ def _verdict(status: int, output: str) -> str:
     if said := re.search(pattern, output):
         return said[0].strip()
     if os.WIFSIGNALED(status):
-        return "hangs" if os.WTERMSIG(status) == signal.SIGALRM else "crashes"
+        return "hangs" if os.WTERMSIG(status) == signal.SIGXCPU else "crashes"
     said = re.search(r"AssertionError: .*", output)
     return said[0] if said else " ".join(output[-200:].split())
 
@@ -259,22 +265,22 @@ def _verdict(status: int, output: str) -> str:
 def main() -> None:
     if "--run" in sys.argv:
         return run_tests(sys.argv[2:])
-    names = write_tree(sys.argv[1:])
+    names = dict(enumerate(write_tree(sys.argv[1:]), 1))
     print(f"building {len(names)} removals", flush=True)
     report(names, build(False), build(True))
 
 
-def report(names: list[str], plain: Path, sanitized: Path) -> None:
-    said = run_all(plain, list(range(len(names) + 1)), False)
+def report(names: dict[int, str], plain: Path, sanitized: Path) -> None:
+    said = run_all(plain, names, False)
     assert said.pop(0) == "", "the tests fail without a removal"
-    said |= run_all(sanitized, [0, *(n for n in said if not said[n])], True)
+    left = {number: names[number] for number in names if not said[number]}
+    said |= run_all(sanitized, left, True)
     assert said.pop(0) == "", "the tests fail under sanitizers without a removal"
     for number, words in sorted(said.items()):
         print(
-            f"{'caught  ' if words else 'SURVIVED'} {names[number - 1]}"
-            + f"  # {words}" * bool(words)
+            f"{'caught  ' if words else 'SURVIVED'} {names[number]}" + f"  # {words}" * bool(words)
         )
-    survivors = [names[n - 1] for n in sorted(said) if not said[n]]
+    survivors = [names[n] for n in sorted(said) if not said[n]]
     print(f"{len(names) - len(survivors)} of {len(names)} caught; survivors:")
     for name in survivors:
         print(f"  {name}")
