@@ -78,6 +78,6 @@ export FLAGS+=" -gencode arch=compute_120,code=compute_120"
 export SETTINGS="$FLAGS $(nvcc --version | tail -n 1) $(digest csrc/core/*.h csrc/cuda/*.h)"
 export -f compile digest
 
-echo "cuda: compiling with $bin/nvcc (about 1 minute after a change) ..."
+echo "cuda: compiling with $bin/nvcc (about 2 minutes after a change) ..."
 logged cuda "The log names the file and line; g++ compiles the same files in the tests." compile_all
 python -m bench.cuda_table "$OUT"

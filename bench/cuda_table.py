@@ -35,6 +35,9 @@ Compiled = tuple[str, str]
 STREAMING: Mapping[str, str] = {
     "cast_decode_kernel": "LS",
     "cast_encode_kernel": "LS",
+    "large_blocks_largest_kernel": "L",
+    "scaled_decode_kernel": "LS",
+    "scaled_encode_kernel": "LS",
     "topk_decode_kernel": "S",
     "topk_scan_kernel": "LS",
 }

@@ -218,6 +218,7 @@ def test_codes_of_many_positions() -> None:
     n, kept = 5 * TILE, 2 * TILE
     table = one_row(n, kept)
     payload = check_encode(EXACT, [numbers("normal", n)], None, table)
+    check_decode(EXACT, payload, 1, table, [n], seeds=SEEDS)
     upper = slice(reference.segment_size(EXACT, n, kept) - 4 * kept - 2000, None)
     for fill in (0x00, 0xFF, 0x55):
         wrong = payload.copy()

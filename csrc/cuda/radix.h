@@ -18,7 +18,7 @@ struct Bin {
 };
 
 // The bin of the rank-th largest of at least `rank` elements, rank > 0. All threads of the block
-// call it, after a barrier if the histogram is in shared memory.
+// call it, after a barrier if the histogram is in shared memory, which is free again afterwards.
 template <uint32_t kBins, int kBlock>
 __device__ __forceinline__ Bin FindBin(const uint32_t* histogram, uint32_t rank) {
   static_assert(kBins % kBlock == 0, "a thread looks at as many bins as any other");

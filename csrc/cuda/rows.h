@@ -34,7 +34,7 @@ namespace gradcomp::cuda {
 
 // A segment to encode: `length` elements of a tensor from its element number `start`, which
 // `gradient`, `residual` and `new_residual` point at. The residuals are null for all rows or for
-// none. `kept` and `stream` are those of the segment table.
+// none; top-k's values have new ones only. `kept` and `stream` are those of the segment table.
 struct EncodeRow {
   const void* gradient;
   const float* residual;

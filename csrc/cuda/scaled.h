@@ -1,6 +1,8 @@
 // Kernels and launchers of the codecs that send a scale a block, for any of their coders: see
 // QuantizeCoder in core/quantize.h. Each .cu of a family includes this for its own.
 //
+// Registers are bounded so that none spill on any device: left alone, ptxas aims at more threads.
+//
 // A scale comes from a number that stands for the block: for all coders but signs the largest
 // magnitude. Of blocks that fit into a tile it is found in the tile; of larger ones by kernels that
 // come before, in the workspace, a word a block.
@@ -169,15 +171,15 @@ __global__ void __launch_bounds__(kThreads, Coder::kBits == 1 ? 2 : 3)
 }
 
 // Bytes moved an element: kBits / 8 a rank, the output's 4 (2); the floor. Four ranks' codes are
-// under way at a time, 16 bytes a thread each, and every sum stays in a register.
+// under way at a time (two of signs), 16 bytes a thread each, and every sum stays in a register.
 template <typename Coder, bool kLarge>
-__global__ void __launch_bounds__(kThreads, Coder::kBits == 1 ? 2 : 3)
+__global__ void __launch_bounds__(kThreads, 2)
     scaled_decode_kernel(const __grid_constant__ Table<DecodeTask> table, int64_t block_size,
                          int64_t stride, int64_t world, float factor, DecodeReport* report) {
   using Shape = TileShape<Coder::kBits>;
   using Tile = BlockTile<Coder::kBits, kLarge>;
   constexpr int kPlanes = Shape::kPlanes;
-  constexpr int kRanks = 4;
+  constexpr int kRanks = Coder::kBits == 1 ? 2 : 4;
   __shared__ uint4 codes[kRanks][StagedVectors(Shape::kBytes)];
   __shared__ uint4 scales[kRanks][StagedVectors(4 * Shape::kMaxBlocks)];
 

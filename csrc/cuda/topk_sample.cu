@@ -68,7 +68,6 @@ __global__ void __launch_bounds__(kThresholdThreads)
   if (row.sample_units > 0) {
     const uint32_t size = row.sample_units * kSampleUnit;
     found = Narrow<0>(parts.sample, size, found, histogram);
-    __syncthreads();
     found = Narrow<1>(parts.sample, size, found, histogram);
   }
   if (threadIdx.x == 0) {

@@ -148,7 +148,7 @@ def _mutate(text: str, number: int) -> tuple[str, list[str]]:
     blank = _without_comments(text)
     found = sorted(
         (m for m in set(_find(blank)) if "constexpr" not in _line(blank, m.begin)),
-        key=lambda m: (m.begin, -m.end),
+        key=lambda m: (m.begin, -m.end, m.before),
     )
     before: dict[int, str] = {}
     after: dict[int, str] = {}
