@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <vector>
 
 #include "context.h"
@@ -228,9 +229,11 @@ void Run(dim3 grid, dim3 block, const std::function<void()>& thread) {
   body = &thread;
   blockDim = block;
   gridDim = grid;
-  blockIdx = {0, 0, 0};
-  for (unsigned i = 0; i < grid.x; ++i) {
-    blockIdx.x = i;
+  std::vector<unsigned> blocks(grid.x);
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  for (unsigned left = grid.x; left > 0; --left) {
+    std::swap(blocks[Random(left)], blocks[left - 1]);
+    blockIdx = {blocks[left - 1], 0, 0};
     RunBlock();
   }
 }

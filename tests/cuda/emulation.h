@@ -65,7 +65,7 @@ constexpr int warpSize = 32;
 
 namespace emulation {
 
-// The order of threads in the launches that follow.
+// The order of blocks and threads in the launches that follow.
 void SetSeed(uint64_t seed);
 // Runs `thread` for every thread of every block.
 void Run(dim3 grid, dim3 block, const std::function<void()>& thread);
