@@ -67,7 +67,7 @@ def dense() -> keras.Model:
 
 
 def conv() -> keras.Model:
-    """0.15 million parameters in convolutions: much to compute for little to send."""
+    """0.2 million parameters in convolutions: much to compute for little to send."""
     net = keras.Sequential([layers.Input((28, 28, 1))])
     for filters in (32, 64, 128):
         net.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
