@@ -1,0 +1,1 @@
+"""Time to accuracy between hosts, with and without compression: `python -m bench.train`."""
