@@ -35,6 +35,7 @@ from gradcomp.warmup import Warmup
 
 if TYPE_CHECKING:
     from gradcomp import memory
+    from gradcomp.activations.auto_pack import auto_pack
     from gradcomp.activations.layer import pack_activations
     from gradcomp.distribute.cross_device import CompressedAllReduce
     from gradcomp.distribute.functions import all_reduce
@@ -77,6 +78,7 @@ __all__ = [
     "WorkerLostError",
     "__version__",
     "all_reduce",
+    "auto_pack",
     "begin_epoch",
     "check_sync",
     "codec",
@@ -100,6 +102,7 @@ _LAZY = {
     "begin_epoch": "gradcomp.epochs",
     "FeedbackState": "gradcomp.tensors",
     "all_reduce": "gradcomp.distribute.functions",
+    "auto_pack": "gradcomp.activations.auto_pack",
     "check_sync": "gradcomp.sync",
     "pack_activations": "gradcomp.activations.layer",
     "prepare": "gradcomp.distribute.prepare",

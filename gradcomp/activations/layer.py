@@ -16,7 +16,6 @@ from gradcomp.codecs import BF16, FP16, Codec
 from gradcomp.codecs import codec as as_codec
 from gradcomp.errors import ActivationError, CodecError
 
-
 _DEFAULT = FP16()
 
 
