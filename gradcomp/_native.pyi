@@ -85,6 +85,12 @@ def elias_fano_encode(positions: NDArray[Any], n: int, bytes: NDArray[uint8]) ->
 def elias_fano_decode(bytes: NDArray[uint8], n: int, positions: NDArray[Any]) -> None:
     """Reads as many positions below n as there is room for; ValueError if it is no such code."""
 
+def pack_bits(codes: NDArray[uint8], bits: int, packed: NDArray[uint8]) -> None:
+    """Writes the low `bits` (1, 2, 4 or 8) of each code, several to a byte."""
+
+def unpack_bits(packed: NDArray[uint8], bits: int, codes: NDArray[uint8]) -> None:
+    """Reads as many codes as there is room for."""
+
 def set_num_threads(count: int) -> None:
     """How many threads work on kernels at once, callers included; 1 until it is set."""
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/threefry.h"
+#include "cpu/bits.h"
 #include "cpu/bucket.h"
 #include "cpu/codec_args.h"
 #include "cpu/elias_fano.h"
@@ -183,6 +184,36 @@ void DecodePositions(const py::array& bytes, int64_t n, const py::array& positio
   }
 }
 
+// How many codes of `bits` bits `codes` has; ValueError unless `packed` is as long as they are.
+int64_t CheckCodes(const py::array& codes, const py::array& packed, int64_t bits) {
+  if (!IsCodeWidth(bits)) {
+    throw py::value_error("bits is " + std::to_string(bits) + ", not 1, 2, 4 or 8");
+  }
+  const int64_t size = PackedSize(codes.size(), static_cast<int>(bits));
+  if (packed.size() != size) {
+    throw py::value_error("packed has " + std::to_string(packed.size()) + " elements, not " +
+                          std::to_string(size));
+  }
+  return codes.size();
+}
+
+void PackBits(const py::array& codes, int64_t bits, const py::array& packed) {
+  CheckArray<uint8_t>(codes, "codes", Access::kRead);
+  const Bytes out = Payload(packed, "packed", Access::kWrite);
+  const int64_t n = CheckCodes(codes, packed, bits);
+  const py::gil_scoped_release release;
+  PackCodes(static_cast<const uint8_t*>(codes.data()), n, static_cast<int>(bits), out.data);
+}
+
+void UnpackBits(const py::array& packed, int64_t bits, const py::array& codes) {
+  const Bytes in = Payload(packed, "packed", Access::kRead);
+  CheckArray<uint8_t>(codes, "codes", Access::kWrite);
+  const int64_t n = CheckCodes(codes, packed, bits);
+  auto* out = static_cast<uint8_t*>(const_cast<void*>(codes.data()));
+  const py::gil_scoped_release release;
+  UnpackCodes(in.data, n, static_cast<int>(bits), out);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
@@ -202,6 +233,8 @@ PYBIND11_MODULE(_native, module) {
              py::arg("bytes"));
   module.def("elias_fano_decode", &DecodePositions, py::arg("bytes"), py::arg("n"),
              py::arg("positions"));
+  module.def("pack_bits", &PackBits, py::arg("codes"), py::arg("bits"), py::arg("packed"));
+  module.def("unpack_bits", &UnpackBits, py::arg("packed"), py::arg("bits"), py::arg("codes"));
   module.def("set_num_threads", &SetNumThreads, py::arg("count"));
   module.def("threefry4x32", &ThreefryWords, py::arg("key"), py::arg("counter"), py::arg("rounds"));
 }

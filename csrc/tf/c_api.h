@@ -73,6 +73,8 @@ void TF_OpKernelConstruction_GetAttrBool(TF_OpKernelConstruction* context, const
                                          unsigned char* value, TF_Status* status);
 void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction* context, const char* attr_name,
                                            char* value, size_t max_length, TF_Status* status);
+void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction* context, const char* attr_name,
+                                         TF_DataType* value, TF_Status* status);
 void TF_OpKernelConstruction_GetAttrTypeList(TF_OpKernelConstruction* context,
                                              const char* attr_name, TF_DataType* values,
                                              int max_values, TF_Status* status);

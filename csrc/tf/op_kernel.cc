@@ -62,6 +62,11 @@ bool Attrs::Get(const char* name, std::vector<DType>* values) {
   return true;
 }
 
+bool Attrs::GetType(const char* name, TF_DataType* value) {
+  TF_OpKernelConstruction_GetAttrType(context_, name, value, status_.get());
+  return Ok();
+}
+
 bool Attrs::Get(Codec* codec) {
   std::string family, values;
   int64_t bits = 0, block_size = 0;
@@ -146,6 +151,24 @@ bool Call::GetScale(int index, float* scale) {
                 "scale has shape " + ShapeString(tensor.get()) + ", it must be a scalar");
   }
   *scale = *Data<const float>(tensor);
+  return true;
+}
+
+bool Call::GetShape(int index, std::vector<int64_t>* shape) {
+  TensorPtr tensor;
+  if (!GetInput(index, &tensor)) return false;
+  if (TF_NumDims(tensor.get()) != 1) {
+    return Fail(kInvalidArgument, "dims has shape " + ShapeString(tensor.get()) + ", not [rank]");
+  }
+  const int64_t* dims = Data<const int64_t>(tensor);
+  shape->assign(dims, dims + TF_TensorElementCount(tensor.get()));
+  int64_t numel = 1;
+  for (int64_t dim : *shape) {
+    if (dim < 0 || __builtin_mul_overflow(numel, dim, &numel)) {
+      return Fail(kInvalidArgument,
+                  "dims: " + std::to_string(dim) + " is negative or makes the tensor too large");
+    }
+  }
   return true;
 }
 

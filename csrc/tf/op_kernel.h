@@ -59,6 +59,7 @@ class Attrs : public Reporter<TF_OpKernelConstruction, TF_OpKernelConstruction_F
   bool Get(const char* name, int64_t* value);
   bool Get(const char* name, std::vector<int64_t>* values);
   bool Get(const char* name, std::vector<DType>* values);
+  bool GetType(const char* name, TF_DataType* value);
   // The five attributes that make a codec.
   bool Get(Codec* codec);
 
@@ -81,6 +82,8 @@ class Call : public Reporter<TF_OpKernelContext, TF_OpKernelContext_Failure> {
   bool GetSegments(int index, std::vector<Segment>* segments);
   bool GetRng(int index, Rng* rng);
   bool GetScale(int index, float* scale);
+  // Of an int64 vector: dimensions of which none is negative and whose product is no overflow.
+  bool GetShape(int index, std::vector<int64_t>* shape);
 
   bool AllocateOutput(int index, TF_DataType type, const std::vector<int64_t>& dims,
                       TensorPtr* tensor);
@@ -137,6 +140,7 @@ void RegisterCpuKernel(const char* op) {
 void RegisterEncodeKernel();
 void RegisterReduceKernel();
 void RegisterDecodeKernel();
+void RegisterBitsKernels();
 
 }  // namespace gradcomp::tf
 

@@ -1,8 +1,8 @@
 // The schemas of the ops. Loading the library registers them and their CPU kernels.
 
 #include <cstdio>
-#include <initializer_list>
 #include <memory>
+#include <vector>
 
 #include "tf/c_api.h"
 #include "tf/op_kernel.h"
@@ -16,14 +16,18 @@ void UnknownShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetUnknownShape(context, status);
 }
 
-void RegisterOp(const char* name, std::initializer_list<const char*> attrs,
-                std::initializer_list<const char*> inputs,
-                std::initializer_list<const char*> outputs) {
+using Specs = std::vector<const char*>;
+
+// The attributes that make a codec, then more.
+Specs CodecAttrs(const Specs& more) {
+  Specs attrs = {"family: string", "bits: int = 0", "block_size: int = 0",
+                 "stochastic: bool = false", "values: string = ''"};
+  attrs.insert(attrs.end(), more.begin(), more.end());
+  return attrs;
+}
+
+void RegisterOp(const char* name, const Specs& attrs, const Specs& inputs, const Specs& outputs) {
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
-  for (const char* attr : {"family: string", "bits: int = 0", "block_size: int = 0",
-                           "stochastic: bool = false", "values: string = ''"}) {
-    TF_OpDefinitionBuilderAddAttr(op, attr);
-  }
   for (const char* attr : attrs) TF_OpDefinitionBuilderAddAttr(op, attr);
   for (const char* input : inputs) TF_OpDefinitionBuilderAddInput(op, input);
   for (const char* output : outputs) TF_OpDefinitionBuilderAddOutput(op, output);
@@ -39,22 +43,30 @@ void RegisterOp(const char* name, std::initializer_list<const char*> attrs,
 bool RegisterAll() {
   // gradients, residuals: one bucket's tensors; no residuals: encode without feedback.
   // segments: [S, 5]; rng: [4]; see cpu/bucket.h. new_residuals have the gradients' shapes.
-  RegisterOp("GradcompEncode", {"T: list({float, half, bfloat16}) >= 1", "num_residuals: int >= 0"},
+  RegisterOp("GradcompEncode",
+             CodecAttrs({"T: list({float, half, bfloat16}) >= 1", "num_residuals: int >= 0"}),
              {"gradients: T", "residuals: num_residuals * float", "segments: int64", "rng: int64"},
              {"payload: uint8", "new_residuals: num_residuals * float"});
   // payloads: those of `world` ranks, one after the other; residual: none, or one of the chunk.
-  RegisterOp("GradcompReduce", {"world: int >= 1", "num_residuals: int >= 0"},
+  RegisterOp("GradcompReduce", CodecAttrs({"world: int >= 1", "num_residuals: int >= 0"}),
              {"payloads: uint8", "residual: num_residuals * float", "segments: int64", "rng: int64",
               "scale: float"},
              {"payload: uint8", "new_residual: num_residuals * float"});
   // dims: the tensors' dimensions, joined; ranks: how many each has.
   RegisterOp("GradcompDecode",
-             {"T: list({float, half, bfloat16}) >= 1", "world: int >= 1", "ranks: list(int) >= 1"},
+             CodecAttrs({"T: list({float, half, bfloat16}) >= 1", "world: int >= 1",
+                         "ranks: list(int) >= 1"}),
              {"payloads: uint8", "segments: int64", "scale: float", "dims: int64"},
              {"tensors: T", "finite: bool"});
+  // Codes of `bits` bits, 1, 2, 4 or 8; dims: the shape that they are to have again.
+  RegisterOp("GradcompPackBits", {"T: {bool, uint8}", "bits: int"}, {"codes: T"},
+             {"packed: uint8"});
+  RegisterOp("GradcompUnpackBits", {"T: {bool, uint8}", "bits: int"},
+             {"packed: uint8", "dims: int64"}, {"codes: T"});
   RegisterEncodeKernel();
   RegisterReduceKernel();
   RegisterDecodeKernel();
+  RegisterBitsKernels();
   return true;
 }
 

@@ -17,7 +17,13 @@ NEWEST_TENSORFLOW = (2, 21)
 
 _INSTALL_TENSORFLOW = "pip install 'tensorflow>=2.15,<2.22'"
 _REINSTALL_GRADCOMP = "in gradcomp's source folder: pip install --force-reinstall --no-deps ."
-_OPS = ("gradcomp_encode", "gradcomp_reduce", "gradcomp_decode")
+_OPS = (
+    "gradcomp_encode",
+    "gradcomp_reduce",
+    "gradcomp_decode",
+    "gradcomp_pack_bits",
+    "gradcomp_unpack_bits",
+)
 
 _lock = threading.Lock()
 _ops: ModuleType | None = None

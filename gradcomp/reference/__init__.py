@@ -1,5 +1,6 @@
 """The definition of every kernel, in NumPy; the native ones equal it bit for bit."""
 
+from gradcomp.reference.bits import pack_bits, unpack_bits
 from gradcomp.reference.bucket import decode, encode, reduce
 from gradcomp.reference.elias_fano import elias_fano_decode, elias_fano_encode
 from gradcomp.reference.float8 import float8_decode, float8_encode
@@ -26,6 +27,7 @@ __all__ = [
     "encode",
     "float8_decode",
     "float8_encode",
+    "pack_bits",
     "payload_size",
     "quantize_decode",
     "quantize_encode",
@@ -38,4 +40,5 @@ __all__ = [
     "topk_decode",
     "topk_encode",
     "topk_select",
+    "unpack_bits",
 ]

@@ -10,16 +10,17 @@ import tensorflow as tf
 from keras import activations
 
 from gradcomp.activations.keep import keep, not_packing, remember
-from gradcomp.activations.masks import pack_mask, unpack_mask
+from gradcomp.activations.masks import code_width, pack_codes, unpack_codes
 from gradcomp.activations.replay import replay_kept
 from gradcomp.codecs import Codec
 
-# Their gradient follows from what they return: dx of (y, dy).
-_FROM_OUTPUT: dict[Any, Callable[[Any, Any], Any]] = {
-    activations.sigmoid: lambda y, dy: dy * y * (1 - y),
-    activations.tanh: lambda y, dy: dy * (1 - tf.square(y)),
+# Their gradient follows from what they return.
+_FROM_OUTPUT: dict[Any, Callable[..., Any]] = {
+    activations.sigmoid: tf.raw_ops.SigmoidGrad,
+    activations.tanh: tf.raw_ops.TanhGrad,
 }
-# Computed again from their packed input, which stands for their output too.
+# Computed again from their packed input, which stands for their output too. Of softmax, small
+# outputs would be lost where those were packed.
 _FROM_INPUT = (
     activations.celu,
     activations.elu,
@@ -27,15 +28,21 @@ _FROM_INPUT = (
     activations.gelu,
     activations.hard_sigmoid,
     activations.hard_silu,
-    activations.leaky_relu,
     activations.log_softmax,
     activations.mish,
-    activations.relu6,
     activations.selu,
     activations.silu,
+    activations.softmax,
     activations.softplus,
     activations.softsign,
 )
+# Straight pieces, whose slopes are all that backward needs: a kink does not bear rounding. By (x,
+# y), where the slope is 1, and what it is elsewhere.
+_PIECES: dict[Any, tuple[Callable[[Any, Any], Any], float]] = {
+    activations.relu: (lambda x, y: y > 0, 0.0),
+    activations.relu6: (lambda x, y: (y > 0) & (y < 6), 0.0),
+    activations.leaky_relu: (lambda x, y: x > 0, 0.2),
+}
 
 
 def activate(function: Any, x: Any, codec: Codec) -> Any:
@@ -45,15 +52,18 @@ def activate(function: Any, x: Any, codec: Codec) -> Any:
     """
     if function is None or function is activations.linear:
         return x
-    if function is activations.relu:
-        return relu(x)
-    if function is activations.softmax:
-        return softmax(function, x, -1, codec)
+    if function in _PIECES:
+        inside, slope = _PIECES[function]
+        return pieces(function, x, inside, [slope, 1.0])
     if function in _FROM_OUTPUT:
-        return _from_output(function, _FROM_OUTPUT[function], x, codec)
-    if function in _FROM_INPUT:
-        return from_input(function, x, codec)
-    return function(x)
+        output = _from_output(function, _FROM_OUTPUT[function], x, codec)
+    elif function in _FROM_INPUT:
+        output = from_input(function, x, codec)
+    else:
+        return function(x)
+    if function in (activations.sigmoid, activations.softmax):
+        output._keras_logits = x  # as Keras's own: cross-entropies are computed from these
+    return output
 
 
 def from_input(function: Callable[[Any], Any], x: Any, codec: Codec) -> Any:
@@ -68,34 +78,46 @@ def from_input(function: Callable[[Any], Any], x: Any, codec: Codec) -> Any:
     return output
 
 
-def relu(x: Any) -> Any:
-    """Keeps one bit an element: whether it was above 0."""
+def pieces(
+    function: Callable[[Any], Any],
+    x: Any,
+    piece: Callable[[Any, Any], Any],
+    slopes: Sequence[float],
+) -> Any:
+    """Keeps on which piece an element is, by its number or a mask: one or two bits.
+
+    Args:
+      function: of x.
+      x: float tensor.
+      piece: of x and y, the piece of each element: bool for two of them, else uint8.
+      slopes: of the pieces; False is the first of two.
+    """
 
     @tf.custom_gradient
     def run(x: Any) -> Any:
         with not_packing():
-            y = activations.relu(x)
-            mask = pack_mask(y > 0)
+            y = function(x)
+            packed = pack_codes(piece(x, y), code_width(len(slopes)))
 
         def gradient(dy: Any) -> Any:
-            return tf.where(unpack_mask(mask, tf.shape(dy), [dy]), dy, tf.zeros_like(dy))
+            return _sloped(dy, unpack_codes(packed, [dy]), slopes)
 
         return y, gradient
 
     return run(x)
 
 
-def softmax(function: Callable[[Any], Any], x: Any, axis: Any, codec: Codec) -> Any:
-    """Keeps the packed output, along `axis`."""
-
-    def gradient(y: Any, dy: Any) -> Any:
-        return y * (dy - tf.reduce_sum(y * dy, axis, keepdims=True))
-
-    return _from_output(function, gradient, x, codec)
+def _sloped(dy: Any, codes: Any, slopes: Sequence[float]) -> Any:
+    """`dy` times each element's slope."""
+    dx = dy * tf.cast(slopes[0], dy.dtype) if slopes[0] else tf.zeros_like(dy)
+    for i, slope in enumerate(slopes[1:]):
+        here = codes if codes.dtype == tf.bool else tf.equal(codes, i + 1)
+        dx = tf.where(here, dy if slope == 1 else dy * tf.cast(slope, dy.dtype), dx)
+    return dx
 
 
 def _from_output(
-    function: Callable[[Any], Any], formula: Callable[[Any, Any], Any], x: Any, codec: Codec
+    function: Callable[[Any], Any], formula: Callable[..., Any], x: Any, codec: Codec
 ) -> Any:
     """Keeps the packed output."""
 
@@ -105,7 +127,7 @@ def _from_output(
             y = function(x)
             kept = keep(y, codec)
         made.append(kept)
-        return y, lambda dy: formula(kept([dy]), dy)
+        return y, lambda dy: formula(y=kept([dy]), dy=dy)
 
     made: list[Any] = []
     output = run(x)
@@ -119,16 +141,16 @@ def activation(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
 
 
 def relu_layer(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
-    """`ReLU`: one bit an element, or the packed input where it has a slope or a limit."""
-    if layer.max_value is None and not layer.negative_slope and not layer.threshold:
-        return relu(inputs)
-    return from_input(call, inputs, codec)
+    """`ReLU`, `LeakyReLU`: one bit an element, or two where there are three slopes."""
+    slope, threshold = float(layer.negative_slope), float(getattr(layer, "threshold", 0))
+    limit = getattr(layer, "max_value", None)
+    if limit is None:
+        return pieces(call, inputs, lambda x, y: x > threshold, [slope, 1.0])
 
+    def piece(x: Any, y: Any) -> Any:
+        return tf.cast(x > threshold, tf.uint8) + tf.cast(x >= limit, tf.uint8)
 
-def softmax_layer(layer: Any, call: Any, codec: Codec, inputs: Any, mask: Any = None) -> Any:
-    """`Softmax`: keeps the packed output; what is masked has none."""
-    axis = list(layer.axis) if isinstance(layer.axis, list | tuple) else layer.axis
-    return softmax(lambda x: call(x, mask=mask), inputs, axis, codec)
+    return pieces(call, inputs, piece, [slope, 1.0, 0.0])
 
 
 def from_input_layer(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
@@ -139,7 +161,6 @@ def from_input_layer(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
 FORMULAS = {
     keras.layers.Activation: activation,
     keras.layers.ReLU: relu_layer,
-    keras.layers.Softmax: softmax_layer,
-    keras.layers.LeakyReLU: from_input_layer,
+    keras.layers.LeakyReLU: relu_layer,
     keras.layers.ELU: from_input_layer,
 }
