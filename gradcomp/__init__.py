@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gradcomp._version import __version__
-from gradcomp.codecs import BF16, FP8, FP16, Codec, Identity, Quantize, Sign, TopK, codec
+from gradcomp.codecs import BF16, FP8, FP16, Auto, Codec, Identity, Quantize, Sign, TopK, codec
 from gradcomp.errors import (
     ActivationError,
     BatchSizeError,
@@ -53,6 +53,7 @@ __all__ = [
     "FP8",
     "FP16",
     "ActivationError",
+    "Auto",
     "BatchSizeError",
     "CheckSync",
     "Codec",

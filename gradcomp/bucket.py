@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcomp.codecs.auto import Auto
 from gradcomp.codecs.base import Codec
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
@@ -65,7 +66,8 @@ class Chunk:
 class Bucket:
     """Variables of one codec that are exchanged by one chain of collectives.
 
-    `chunks` has one entry a rank for `two_phase`, one for `all_gather`, none for `dense`.
+    `chunks` has one entry a rank for `two_phase`, one for `all_gather`, none for `dense`. That of a
+    codec that decides later is no exchange but where residuals lie, see `make_alternatives`.
     """
 
     index: int
@@ -161,6 +163,11 @@ def group_variables(
 
 def _make_bucket(index: int, variables: list[VariableSpec], world_size: int) -> Bucket:
     codec = variables[0].codec
+    if isinstance(codec, Auto):
+        twice = any("two_phase" in routes_of(c, world_size) for c in codec.allowed)
+        route = "two_phase" if twice else "all_gather"
+        chunks = cut(codec, variables, world_size if twice else 1)
+        return Bucket(index, codec, tuple(variables), route, chunks)
     if codec is not None:
         raw = sum(v.raw_bytes for v in variables)
         payload = sum(codec.payload_size(v.numel) for v in variables)
@@ -169,6 +176,31 @@ def _make_bucket(index: int, variables: list[VariableSpec], world_size: int) -> 
             chunks = cut(codec, variables, world_size if route == "two_phase" else 1)
             return Bucket(index, codec, tuple(variables), route, chunks)
     return Bucket(index, None, tuple(variables), "dense", ())
+
+
+def routes_of(codec: Codec, world_size: int) -> tuple[str, ...]:
+    """The routes of a codec's payloads that can be the fastest among so many ranks."""
+    # Between two ranks, two phases send as much as an all-gather does, in twice the messages.
+    twice = world_size > 2 or "all_gather" not in codec.routes
+    return tuple(r for r in codec.routes if r == "all_gather" or (r == "two_phase" and twice))
+
+
+def make_alternatives(bucket: Bucket, world_size: int) -> tuple[Bucket, ...]:
+    """All ways to exchange a bucket: uncompressed, then its candidates' by each of their routes.
+
+    They are cut alike, so that residuals are laid out alike. A bucket whose codec is fixed has
+    itself only.
+    """
+    codec = bucket.codec
+    if not isinstance(codec, Auto):
+        return (bucket,)
+    made = [Bucket(bucket.index, None, bucket.variables, "dense", ())]
+    for candidate in codec.allowed:
+        for route in routes_of(candidate, world_size):
+            parts = world_size if route == "two_phase" else 1
+            chunks = cut(candidate, bucket.variables, parts, codec.cut)
+            made.append(Bucket(bucket.index, candidate, bucket.variables, route, chunks))
+    return tuple(made)
 
 
 def make_stages(bucket: Bucket, world_size: int) -> tuple[Bucket, ...]:
@@ -193,13 +225,16 @@ def _in_stage(bucket: Bucket, codec: Codec | None, world_size: int) -> Bucket:
     return Bucket(bucket.index, None, bucket.variables, "dense", ())
 
 
-def cut(codec: Codec, variables: Sequence[VariableSpec], parts: int) -> tuple[Chunk, ...]:
+def cut(
+    codec: Codec, variables: Sequence[VariableSpec], parts: int, unit: int = 0
+) -> tuple[Chunk, ...]:
     """Cuts the tensors, laid end to end, into `parts` chunks of nearly equal size.
 
-    Cuts fall on multiples of `codec.cut` elements inside a tensor, so there are at most
-    `len(variables) + parts - 1` segments, and some chunks of a tiny bucket may be empty.
+    Cuts fall on multiples of `unit`, by default `codec.cut`, elements inside a tensor, so there are
+    at most `len(variables) + parts - 1` segments, and some chunks of a tiny bucket may be empty.
     """
-    units = [max(1, math.ceil(v.numel / codec.cut)) for v in variables]
+    unit = unit or codec.cut
+    units = [max(1, math.ceil(v.numel / unit)) for v in variables]
     total = sum(units)
     chunks = []
     for part in range(parts):
@@ -209,8 +244,8 @@ def cut(codec: Codec, variables: Sequence[VariableSpec], parts: int) -> tuple[Ch
         for tensor, (variable, count) in enumerate(zip(variables, units, strict=True)):
             begin, end = max(low, first), min(high, first + count)
             if begin < end:
-                start = (begin - first) * codec.cut
-                stop = min(variable.numel, (end - first) * codec.cut)
+                start = (begin - first) * unit
+                stop = min(variable.numel, (end - first) * unit)
                 rows.append((tensor, start, stop - start, codec.kept(stop - start), variable.index))
             first += count
         chunks.append(_chunk(codec, np.array(rows, np.int64).reshape(-1, 5)))
@@ -219,4 +254,6 @@ def cut(codec: Codec, variables: Sequence[VariableSpec], parts: int) -> tuple[Ch
 
 def _chunk(codec: Codec | None, segments: np.ndarray) -> Chunk:
     assert codec is not None  # dense buckets have no chunks
+    if codec.decides:
+        return Chunk(segments, 0)
     return Chunk(segments, sum(codec.payload_size(int(length)) for length in segments[:, 2]))

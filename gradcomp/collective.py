@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -22,6 +23,7 @@ class Collective(Protocol):
     size: int
     engine: str  # what it is, for people
     in_branches: bool  # whether it can be used in a branch of a graph's condition
+    local: int  # ranks that live in this process, and share its cores
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
@@ -58,6 +60,10 @@ class Collective(Protocol):
         """The Python object of each rank, in rank order; eager."""
         ...
 
+    def exchange_time(self, payload: int, *, name: str) -> float:
+        """Seconds that it takes to gather `payload` bytes of each rank, a multiple of 4; eager."""
+        ...
+
 
 class Meter:
     """A collective that counts the bytes which this rank sends through it.
@@ -73,6 +79,7 @@ class Meter:
         self.size = collective.size
         self.engine = collective.engine
         self.in_branches = collective.in_branches
+        self.local = collective.local
         self.sent: Any = 0  # int, or an int64 tensor once it depends on a step's values
 
     def all_reduce(
@@ -106,9 +113,19 @@ class Meter:
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
         return self._collective.all_gather_object(value, name=name)
 
+    def exchange_time(self, payload: int, *, name: str) -> float:
+        return self._collective.exchange_time(payload, name=name)
+
     def fork(self) -> Meter:
         """One for a branch of a graph: what it counts has to be returned from the branch."""
         return Meter(self._collective)
+
+
+def timed(exchange: Callable[[], Any]) -> float:
+    """Seconds that a call takes."""
+    begun = time.perf_counter()
+    exchange()
+    return time.perf_counter() - begun
 
 
 def _numel(tensor: tf.Tensor) -> Any:
@@ -176,6 +193,7 @@ class LocalRank:
     """One rank of a `LocalCollective`."""
 
     in_branches = True
+    local = 1
 
     def __init__(self, rank: int, board: _Board) -> None:
         self.rank = rank
@@ -228,3 +246,7 @@ class LocalRank:
 
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
         return self._share(name, value)
+
+    def exchange_time(self, payload: int, *, name: str) -> float:
+        content = bytes(payload)
+        return timed(lambda: b"".join(self._share(name, content)))

@@ -43,7 +43,7 @@ def hand_over(reducer: Reducer, kept: Snapshot | None) -> None:
     factor = collective.size if reducer.average else 1.0
     scale = 0.0 if kept is None else factor / (kept.world_size if reducer.average else 1.0)
     share = 0.0 if kept is None else factor / len(survivors)
-    for bucket in reducer.plan.buckets:
+    for bucket in reducer.plan.layouts:
         seconds: dict[int, np.ndarray | None] = {v.index: None for v in bucket.variables}
         if has_second & seconds.keys():
             own = {index: pieces[index] for index in seconds.keys() & pieces.keys()}
@@ -59,6 +59,7 @@ def hand_over(reducer: Reducer, kept: Snapshot | None) -> None:
         velocity = None if kept is None else kept.velocity(index)
         if velocity is not None:
             variable.assign(scale * velocity)
+    reducer.send_waiting()
     reducer.step.assign(max(step for step, _, _ in survivors))
     reducer.epoch.reach(max(epoch for _, epoch, _ in survivors))
 

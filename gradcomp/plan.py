@@ -12,6 +12,7 @@ from gradcomp.bucket import (
     DEFAULT_BUCKET_BYTES,
     Bucket,
     VariableSpec,
+    make_alternatives,
     make_buckets,
     make_stages,
     sent_bytes,
@@ -33,6 +34,8 @@ class Plan:
       hosts: ranks on each host, where gradients are summed within hosts and only leaders, one a
         host, exchange them; None where all ranks exchange.
       leads: whether this rank exchanges, and keeps residuals.
+      chosen: by bucket, which of its `alternatives` is taken; empty where no `Auto` has chosen yet,
+        whose buckets then count as uncompressed.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -41,6 +44,7 @@ class Plan:
     momentum: bool = False
     hosts: tuple[int, ...] | None = None
     leads: bool = True
+    chosen: tuple[int, ...] = ()
 
     @property
     def exchanging(self) -> int:
@@ -48,8 +52,25 @@ class Plan:
         return self.world_size if self.hosts is None else len(self.hosts)
 
     @cached_property
-    def buckets(self) -> tuple[Bucket, ...]:
+    def layouts(self) -> tuple[Bucket, ...]:
+        """The buckets as their residuals are laid out, whatever an `Auto` chooses."""
         return make_buckets(self.variables, self.exchanging, self.bucket_bytes)
+
+    @cached_property
+    def alternatives(self) -> tuple[tuple[Bucket, ...], ...]:
+        """For each bucket all ways to exchange it: one, or those among which an `Auto` chooses."""
+        return tuple(make_alternatives(bucket, self.exchanging) for bucket in self.layouts)
+
+    @property
+    def decides(self) -> bool:
+        """Whether there is an `Auto` that chooses, or has chosen."""
+        return any(v.codec is not None and v.codec.decides for v in self.variables)
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The buckets as they are exchanged."""
+        chosen = self.chosen or (0,) * len(self.layouts)
+        return tuple(a[number] for a, number in zip(self.alternatives, chosen, strict=True))
 
     @property
     def warmup_epochs(self) -> int:
@@ -99,7 +120,7 @@ class Plan:
         total = sum(v.raw_bytes for v in self.variables) if self.momentum else 0
         if not self.leads:
             return total
-        for bucket in self.buckets:
+        for bucket in self.layouts:
             if bucket.codec is not None and not bucket.codec.lossless:
                 numel = sum(v.numel for v in bucket.variables)
                 total += 4 * numel
@@ -122,9 +143,13 @@ class Plan:
             for v in bucket.variables:
                 codec = bucket.codec
                 payload = v.raw_bytes if codec is None else codec.payload_size(v.numel)
-                spec = "none" if v.codec is None else v.codec.spec
+                spec, route = "none" if v.codec is None else v.codec.spec, bucket.route
+                if v.codec is not None and v.codec.decides:
+                    found = "none" if codec is None else codec.spec
+                    spec = f"auto: {found}" if self.chosen else spec
+                    route = route if self.chosen else "chosen when built"
                 shape = shape_text(v.shape)
-                rows[v.index] = (v.path, shape, spec, v.raw_bytes, payload, bucket.route)
+                rows[v.index] = (v.path, shape, spec, v.raw_bytes, payload, route)
         return [rows[v.index] for v in self.variables]
 
     def __str__(self) -> str:

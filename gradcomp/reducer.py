@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from gradcomp import feedback, kinds, live
+from gradcomp.chooser import Chooser
 from gradcomp.collective import Collective, Meter
 from gradcomp.errors import StateError
 from gradcomp.exchange import Randomness
@@ -26,6 +28,7 @@ from gradcomp.service import Service
 from gradcomp.stages import Epoch
 from gradcomp.step import Kept, Route, Step
 from gradcomp.traffic import Traffic
+from gradcomp.ways import Chosen
 from gradcomp.xla import refuse_xla
 
 
@@ -55,6 +58,7 @@ class Reducer:
       predivide: what uncompressed gradients are divided by before they are summed, and multiplied
         by afterwards.
       levels: of a hierarchical exchange, as the plan's `hosts` says.
+      chooser: of another replica in this process, where a codec decides; None to make one.
       name: prefix of the collectives' names; equal on all ranks, unique in the program.
       key: under which saved state finds it; None for the name.
 
@@ -73,10 +77,13 @@ class Reducer:
         seed: int = 0,
         predivide: float = 1.0,
         levels: Levels | None = None,
+        chooser: Chooser | None = None,
         name: str,
         key: str | None = None,
     ) -> None:
-        self.plan = plan
+        self._plan = plan
+        self.chooser = chooser
+        self._chosen: Chosen | None = None
         self._collective = collective
         self._average = average
         self._seed = seed
@@ -95,6 +102,8 @@ class Reducer:
                     "gradient_predivide_factor": predivide,
                 }
                 shake_hands(collective, describe_plan(plan, **options), name)
+                if plan.decides:
+                    self._choose()
             self._service = Service()
             self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
             self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
@@ -114,8 +123,26 @@ class Reducer:
                 self._create_residuals()
             live.register(self, key or name)
 
+    def _choose(self) -> None:
+        if self.chooser is None:
+            exchanging = self._collective if self._levels is None else self._levels.cross
+            self.chooser = Chooser(self._plan, self._collective, exchanging, self._name)
+        self._chosen = Chosen(self.chooser, self._collective.in_branches)
+
+    @property
+    def plan(self) -> Plan:
+        """What is exchanged, with what an `Auto` has chosen so far."""
+        if self._chosen is not None and self._plan.chosen != self._chosen.numbers:
+            self._plan = replace(self._plan, chosen=self._chosen.numbers)
+        return self._plan
+
+    def send_waiting(self) -> None:
+        """Lets residuals that were given from outside be sent, however gradients are sent."""
+        if self._chosen is not None:
+            self._chosen.send_waiting()
+
     def _create_residuals(self) -> None:
-        for bucket in filter(feedback.has_feedback, self.plan.buckets):
+        for bucket in filter(feedback.has_feedback, self._plan.layouts):
             for v in bucket.variables:
                 self.residuals[v.index] = _zeros(v.shape, f"residual_{v.index}")
             if bucket.route == "two_phase":
@@ -272,6 +299,7 @@ class Reducer:
             stage,
             velocities,
             updates,
+            None if self._chosen is None else self._chosen.step(self._service.guard),
         )
         step.run()
         reduced = _as_given(step.reduced, filled)

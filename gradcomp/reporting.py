@@ -160,7 +160,7 @@ def _tensor(
     codec = bucket.codec or (v.codec if final else None)
     payload = v.raw_bytes if bucket.codec is None else bucket.codec.payload_size(v.numel)
     if bucket.codec is not None:
-        usual = COMPRESSED, _some(v, last, plan)
+        usual = COMPRESSED, _some(v, last, plan) or _why_compressed(v)
     elif final:
         usual = DENSE, _why_dense(v, plan)
     else:
@@ -174,6 +174,8 @@ def _tensor(
 def _rows(v: VariableSpec, bucket: Bucket, last: LastStep, plan: Any) -> ReportedVariable:
     if plan.hosts is not None and bucket.codec is not None:
         usual = DENSE_ROWS, "rows are not compressed where hosts are summed first"
+    elif v.codec is not None and v.codec.decides:
+        usual = DENSE_ROWS, "an Auto leaves rows as they are"
     elif bucket.codec is None:
         usual = DENSE_ROWS, _why_dense(v, plan)
     else:
@@ -202,9 +204,15 @@ def _some(v: VariableSpec, last: LastStep, plan: Any) -> str:
     return "" if ranks == plan.world_size else f"a gradient on {ranks} of {plan.world_size} ranks"
 
 
+def _why_compressed(v: VariableSpec) -> str:
+    return "auto chose it" if v.codec is not None and v.codec.decides else ""
+
+
 def _why_dense(v: VariableSpec, plan: Any) -> str:
     if v.codec is None:
         return v.why
+    if v.codec.decides:
+        return "no candidate was predicted to be faster"
     if v.codec.routes == ("dense",):
         return f"{v.codec.name} sends gradients as they are"
     return f"among {plan.exchanging} ranks the route with the fewest bytes is dense"

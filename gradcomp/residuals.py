@@ -120,7 +120,7 @@ def arrays_of(reducer: Reducer, prefix: str) -> Iterator[tuple[str, np.ndarray]]
         yield f"{prefix}residual/{index}", variable.numpy()
     for index, variable in reducer.velocities.items():
         yield f"{prefix}velocity/{index}", variable.numpy()
-    for bucket in reducer.plan.buckets:
+    for bucket in reducer.plan.layouts:
         if bucket.index in reducer.chunk_residuals:
             values = reducer.chunk_residuals[bucket.index].numpy()
             for index, start, stop, offset in _segments(bucket, reducer.keeper):
@@ -156,7 +156,7 @@ def restore(
         shares = _shares(some.places, reducer.plan.exchanging, reducer.keeper, scale)
     by_place = {snapshot.place: snapshot for snapshot in snapshots.values()}
     pieces = [(snapshot.archive, snapshot.pieces()) for snapshot in snapshots.values()]
-    for bucket in reducer.plan.buckets:
+    for bucket in reducer.plan.layouts:
         firsts = {
             v.index: _share(v, shares, {p: s.residual(v.index) for p, s in by_place.items()})
             for v in bucket.variables
@@ -180,6 +180,7 @@ def restore(
             "its velocities hold is lost",
             stacklevel=3,
         )
+    reducer.send_waiting()
     reducer.step.assign(some.description["step"])
     # Files of earlier versions know of no epoch.
     reducer.epoch.variable.assign(some.description.get("epoch", 0))

@@ -158,6 +158,13 @@ def _reduce(
 ) -> Reduced:
     if bucket.route == "dense" and state.residuals is not None:
         return _send_whole(exchange, final, place, gradients, state)
+    return exchange_in(exchange, bucket, gradients, state)
+
+
+def exchange_in(
+    exchange: Exchanging, bucket: Bucket, gradients: Sequence[tf.Tensor], state: BucketState
+) -> Reduced:
+    """Reduces a bucket by its own exchange, whose state has the residuals that it needs."""
     reduced = exchange(gradients, state)
     residuals, velocities = reduced.state.residuals, state.velocities
     if velocities is not None and residuals is not None and selects(bucket.codec):
@@ -188,7 +195,7 @@ def _send_whole(
     if chunk is not None:
         # In units of the reduced gradient, of which a rank's contribution is a share.
         part = chunk * float(place.contributions)
-        whole = _add_chunk(whole, final.chunks[place.keeper].segments, part)
+        whole = add_chunk(whole, final.chunks[place.keeper].segments, part)
     reduced = exchange(whole, BucketState())
     narrow = [tf.cast(r, g.dtype) for r, g in zip(reduced.gradients, gradients, strict=True)]
     after = BucketState(
@@ -199,7 +206,7 @@ def _send_whole(
     return Reduced(narrow, after, tf.reduce_all([is_finite(r) for r in narrow]))
 
 
-def _add_chunk(tensors: list[tf.Tensor], segments: Any, chunk: tf.Tensor) -> list[tf.Tensor]:
+def add_chunk(tensors: list[tf.Tensor], segments: Any, chunk: tf.Tensor) -> list[tf.Tensor]:
     """Adds the chunk's pieces to the tensors in which they lie."""
     import tensorflow as tf
 

@@ -10,14 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from gradcomp import feedback
+from gradcomp.alternatives import reduce_as_chosen
 from gradcomp.bucket import Bucket, sent_bytes
-from gradcomp.exchange import Exchange, Randomness
+from gradcomp.exchange import Exchange, Randomness, Reduced
 from gradcomp.feedback import BucketState
 from gradcomp.hierarchy import HierarchicalExchange, Meters
 from gradcomp.kinds import Gradient
 from gradcomp.plan import Plan
 from gradcomp.sparse import SparseExchange
 from gradcomp.stages import Exchanging, Place, reduce_in_stage
+from gradcomp.ways import Ways
 
 Updates = list[tuple[tf.Variable, tf.Tensor | tf.IndexedSlices]]
 
@@ -70,6 +72,7 @@ class Step:
       reduced: `gradients`, and after `run` what they have become.
       verdicts: bool scalars, whether reduced values are finite.
       updates: what to assign if they are.
+      ways: None where no codec decides.
     """
 
     route: Route
@@ -83,6 +86,7 @@ class Step:
     stage: tf.Tensor
     velocities: Mapping[int, tf.Tensor]
     updates: Updates
+    ways: Ways | None = None
     verdicts: list[tf.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -94,9 +98,11 @@ class Step:
 
     def run(self) -> None:
         """Exchanges every bucket."""
-        for bucket in self.route.plan.buckets:
+        for bucket in self.route.plan.layouts:
             self._reduce_bucket(bucket)
             self._reduce_sparse(bucket)
+        if self.ways is not None:
+            self.updates.append((self.ways.waiting, self._still_waiting(self.ways.waiting)))
 
     def raw_bytes(self) -> Any:
         """What the gradients would cost as they are: slices gathered, tensors all-reduced."""
@@ -116,11 +122,14 @@ class Step:
 
     def _reduce_sparse(self, bucket: Bucket) -> None:
         # Rows go from rank to rank also where hosts are summed first: uncompressed, since only
-        # leaders keep residuals then.
-        flat = self.meters.levels is None
+        # leaders keep residuals then. An Auto leaves them uncompressed: how many there are is known
+        # at each step only.
+        flat = self.meters.levels is None and not _decides(bucket)
         for v in bucket.variables:
             if v.index not in self.sparse:
                 continue
+            if _decides(bucket):
+                self._send_waiting_rows(bucket, v.index)
             residual = self.kept.residuals.get(v.index) if flat else None
             reduce = SparseExchange(
                 v,
@@ -148,18 +157,7 @@ class Step:
         begun = old
         if old.velocities is not None:
             begun = replace(old, velocities=[self.velocities[v.index] for v in bucket.variables])
-        plan = self.route.plan
-        stages = plan.stages[bucket.index]
-        parts = {id(staged): staged.without(self.sparse) for staged in stages}
-        result = reduce_in_stage(
-            self._exchange,
-            [parts[id(staged)] for staged in stages],
-            self.stage,
-            self.meters,
-            Place(keeper, plan.world_size if self.route.average else 1),
-            gradients,
-            begun,
-        )
+        result = self._reduced(whole, bucket, gradients, begun)
         self.verdicts.append(result.finite)
         new = feedback.keep_absent(
             bucket,
@@ -179,6 +177,60 @@ class Step:
             chunk = self.kept.chunk_residuals[bucket.index]
             put = functools.partial(feedback.put_chunk, whole, bucket, keeper)
             self.updates.append((chunk, put(chunk.read_value(), new.chunk_residual)))
+
+    def _reduced(
+        self, whole: Bucket, bucket: Bucket, gradients: list[Gradient], state: BucketState
+    ) -> Reduced:
+        """`bucket`, which is `whole` without sparse variables, in its stage or as was chosen."""
+        plan, index = self.route.plan, whole.index
+        place = Place(self._keeper, plan.world_size if self.route.average else 1)
+        if self.ways is not None and _decides(whole):
+            return reduce_as_chosen(
+                self._exchange,
+                [way.without(self.sparse) for way in plan.alternatives[index]],
+                self.ways.numbers[index],
+                self.ways.waiting.read_value()[index] > 0,
+                self.meters,
+                place,
+                gradients,
+                state,
+                bucket,
+            )
+        stages = plan.stages[index]
+        parts = {id(staged): staged.without(self.sparse) for staged in stages}
+        distinct = [parts[id(staged)] for staged in stages]
+        return reduce_in_stage(
+            self._exchange, distinct, self.stage, self.meters, place, gradients, state
+        )
+
+    def _send_waiting_rows(self, bucket: Bucket, index: int) -> None:
+        """Adds what a table's residual was given, as by a restored state, to its gradient."""
+        residual, slices = self.kept.residuals.get(index), self.gradients[index]
+        if self.ways is None or residual is None:
+            return
+
+        def added() -> tuple[tf.Tensor, ...]:
+            (sent,), ((_, left),) = feedback.send_carried(
+                [slices], {0: residual}, self.present[index : index + 1]
+            )
+            return sent.values, sent.indices, left
+
+        values, indices, left = tf.cond(
+            self.ways.waiting.read_value()[bucket.index] > 0,
+            added,
+            lambda: (slices.values, slices.indices, residual.read_value()),
+        )
+        self.gradients = list(self.gradients)
+        self.gradients[index] = tf.IndexedSlices(values, indices, slices.dense_shape)
+        self.updates.append((residual, left))
+
+    def _still_waiting(self, waiting: tf.Tensor) -> tf.Tensor:
+        """What is to be noted if the step is committed: buckets of which a variable is absent."""
+        absent = [
+            tf.reduce_any(~tf.gather(self.present, [v.index for v in bucket.variables]))
+            for bucket in self.route.plan.layouts
+        ]
+        return waiting * tf.cast(tf.stack(absent), tf.float32)
 
     def _exchange(self, bucket: Bucket, meters: Meters, suffix: str) -> Exchanging:
         name = f"{self.route.name}.bucket{bucket.index}{suffix}"
@@ -202,3 +254,7 @@ class Step:
             else feedback.take_chunk(whole, bucket, self._keeper, chunk.read_value()),
             values(self.kept.velocities),
         )
+
+
+def _decides(bucket: Bucket) -> bool:
+    return bucket.codec is not None and bucket.codec.decides

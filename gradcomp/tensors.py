@@ -38,6 +38,15 @@ def plan_of(
     Raises:
       TypeError, ValueError: a tensor that can't be compressed so.
     """
+    if isinstance(chosen, Policy):
+        choices = [chosen.default, *(one for _, one in chosen.rules)]
+    else:
+        choices = [chosen]
+    if not disabled() and any(c is not None and c.decides for c in map(codec, choices)):
+        raise ValueError(
+            "Auto chooses when an optimizer or a tape is built, and tensors are reduced without: "
+            "name a codec, such as 'quantize:bits=8'"
+        )
     specs = []
     labels = [name or f"tensor_{i}" for i in range(len(tensors))]
     for label, tensor in zip(labels, tensors, strict=True):

@@ -70,7 +70,7 @@ class Warmup:
     def codecs(self, final: Codec | None) -> tuple[Codec | None, ...]:
         """The codecs of the first `epochs` epochs, before `final`; empty if it does not warm up."""
         epochs = range(self.epochs)
-        if final is None or final.lossless:
+        if final is None or final.lossless or final.decides:
             return ()
         if isinstance(final, TopK):
             start = _START_DENSITY if self.start == _AUTO else self.start

@@ -116,7 +116,7 @@ def chunk_residual_per_variable(
 ) -> list[np.ndarray]:
     """The second-phase residual of the rank's chunks, put back where it belongs."""
     full = [np.zeros(shape, np.float64).reshape(-1) for shape in shapes]
-    for bucket in reducer.plan.buckets:
+    for bucket in reducer.plan.layouts:
         if bucket.index not in reducer.chunk_residuals:
             continue
         values = reducer.chunk_residuals[bucket.index].numpy()

@@ -1,6 +1,7 @@
 """The codecs, one a file; each is an immutable value. `codec` makes them of spec strings."""
 
 from gradcomp.codecs.array import ArrayCodec, RandomBits
+from gradcomp.codecs.auto import Auto
 from gradcomp.codecs.base import Codec, codec, registered
 from gradcomp.codecs.bf16 import BF16
 from gradcomp.codecs.fp8 import FP8
@@ -16,6 +17,7 @@ __all__ = [
     "FP8",
     "FP16",
     "ArrayCodec",
+    "Auto",
     "Codec",
     "Identity",
     "KernelCodec",

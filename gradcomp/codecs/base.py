@@ -30,9 +30,11 @@ class Codec(abc.ABC):
       name: head of the spec, e.g. "quantize".
       routes: the ways in which its payloads may be exchanged: of "dense" (uncompressed),
         "all_gather" and "two_phase" (which encodes the sum once more).
+      decides: whether it stands for codecs among which it decides later, and encodes nothing.
     """
 
     name: ClassVar[str]
+    decides: ClassVar[bool] = False
     routes: ClassVar[tuple[str, ...]] = ("dense", "all_gather")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -261,14 +263,16 @@ def codec(spec: str | Codec | None) -> Codec | None:
 
 
 def registered() -> dict[str, type[Codec]]:
-    """All codecs that are defined, by name."""
-    return dict(sorted(_registry.items()))
+    """All codecs that encode something, by name."""
+    return {name: made for name, made in sorted(_registry.items()) if not made.decides}
 
 
 def _make(name: Any, options: Mapping[str, Any]) -> Codec:
     """The registered codec `name` with these options."""
     if name not in _registry:
-        raise CodecError(f"unknown codec {name!r}; there are {', '.join(registered())} and none")
+        raise CodecError(
+            f"unknown codec {name!r}; there are {', '.join(sorted(_registry))} and none"
+        )
     made = _registry[name]
     known_options = [field.name for field in dataclasses.fields(made) if field.init]
     for option in options:

@@ -19,7 +19,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     """
     name, colon, rest = text.strip().partition(":")
     options: dict[str, Any] = {}
-    for part in _split(rest, text) if colon else []:
+    for part in _split(rest, ",", text) if colon else []:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not key or not equals or not value:
             raise CodecError(f"{part.strip()!r} in the spec {text!r} must read option=value")
@@ -35,14 +35,22 @@ def format_spec(name: str, options: dict[str, Any]) -> str:
     return f"{name}:{','.join(parts)}" if parts else name
 
 
-def _split(rest: str, text: str) -> list[str]:
-    """The parts of `rest` between the commas that stand outside of parentheses."""
+def split_outside(text: str, separator: str) -> list[str]:
+    """The parts of `text` between the separators that stand outside of parentheses.
+
+    Raises:
+      CodecError: parentheses do not match.
+    """
+    return _split(text, separator, text)
+
+
+def _split(rest: str, separator: str, text: str) -> list[str]:
     parts, depth = [""], 0
     for character in rest:
         depth += {"(": 1, ")": -1}.get(character, 0)
         if depth < 0:
             break
-        if character == "," and depth == 0:
+        if character == separator and depth == 0:
             parts.append("")
         else:
             parts[-1] += character

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import logging
 
 import tensorflow as tf
+
+from gradcomp.say import say
 
 # What users write: TensorFlow's own classes have other names.
 _NAMES = (
@@ -41,11 +42,5 @@ def say_once(engine: str, alone: bool) -> None:
       engine: what was found.
       alone: whether there is nobody to exchange anything with.
     """
-    logger = logging.getLogger("gradcomp")
-    if not logger.hasHandlers():  # nobody has set up logging: Python itself would drop the line
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
     told = "there is nobody to exchange gradients with" if alone else "gradients are exchanged"
-    logger.info("the engine is %s: %s", engine, told)
+    say(f"the engine is {engine}: {told}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradcomp.collective import timed
 from gradcomp.distribute.engine import engine_of
 
 Replicas = list[Any]  # one value a replica
@@ -26,6 +27,7 @@ class MirroredCollective:
         self.size = strategy.num_replicas_in_sync
         self.engine = engine_of(strategy)
         self._devices = strategy.extended.worker_devices
+        self.local = self.size
 
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], *, average: bool, name: str
@@ -61,6 +63,22 @@ class MirroredCollective:
 
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
         return [value] * self.size  # one program describes all replicas
+
+    def exchange_time(self, payload: int, *, name: str) -> float:
+        contents = []
+        for device in self._devices:
+            with tf.device(device):
+                contents.append(tf.zeros([payload], tf.uint8) + 0)
+
+        def exchange() -> None:
+            gathered = []
+            for device in self._devices:
+                with tf.device(device):
+                    gathered.append(tf.concat(contents, 0))
+            for one in gathered:
+                one[:1].numpy()  # it is there
+
+        return timed(exchange)
 
     def _share(self, tensor: tf.Tensor, combine: Callable[[Replicas, int], tf.Tensor]) -> tf.Tensor:
         """`combine(all replicas' tensors, rank)`, on each replica's device."""

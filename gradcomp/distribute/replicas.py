@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import warnings
 from collections import defaultdict
@@ -13,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradcomp import live
+from gradcomp.chooser import Chooser
 from gradcomp.collective import Collective, alone
 from gradcomp.distribute.engine import name_of
 from gradcomp.distribute.mirrored import MirroredCollective
@@ -46,7 +46,15 @@ def reducers_of_strategy(
             "gc.Warmup can't be used under a tf.distribute strategy, in whose branches replicas "
             "can't exchange anything: use the codec itself, or Horovod"
         )
-    make = functools.partial(make_reducer, variables, replace(options, average=False), name)
+    options = replace(options, average=False)
+    first: list[Reducer] = []  # the others of this process choose as it did
+
+    def make(collective: Collective, key: str) -> Reducer:
+        chooser = first[0].chooser if first else None
+        made = make_reducer(variables, options, name, collective, key, chooser)
+        first.append(made)
+        return made
+
     return replica_reducers(make, name)
 
 
@@ -121,7 +129,12 @@ def warn_mixed(devices: Sequence[str]) -> None:
 
 
 def make_reducer(
-    variables: Sequence[Any], options: Options, name: str, collective: Collective, key: str
+    variables: Sequence[Any],
+    options: Options,
+    name: str,
+    collective: Collective,
+    key: str,
+    chooser: Chooser | None = None,
 ) -> Reducer:
     """One reducer of the variables' gradients over `collective`; shakes hands."""
     plan = options.policy.plan(variables, collective.size, options.bucket_bytes)
@@ -132,6 +145,7 @@ def make_reducer(
         error_feedback=bool(options.error_feedback),
         momentum=options.momentum,
         seed=options.seed,
+        chooser=chooser,
         name=name,
         key=key,
     )

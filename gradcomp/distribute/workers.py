@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gradcomp.collective import timed
 from gradcomp.distribute import lost
 from gradcomp.distribute.engine import engine_of
 
@@ -37,7 +38,7 @@ class WorkersCollective:
     def __init__(self, strategy: tf.distribute.Strategy, rank: int) -> None:
         self.rank = rank
         self.size = strategy.num_replicas_in_sync
-        self._local = len(strategy.extended.worker_devices)
+        self.local = len(strategy.extended.worker_devices)
         self.engine = engine_of(strategy)
 
     def all_reduce(
@@ -95,8 +96,14 @@ class WorkersCollective:
         return tf.reshape(together, [-1, *tensor.shape[1:]])
 
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
-        objects = _gather_objects(value, self.size // self._local, name)
-        return [one for one in objects for _ in range(self._local)]
+        objects = _gather_objects(value, self.size // self.local, name)
+        return [one for one in objects for _ in range(self.local)]
+
+    def exchange_time(self, payload: int, *, name: str) -> float:
+        words = tf.zeros([self.local * payload // 4], tf.int32)
+        workers = self.size // self.local
+        with lost.told():
+            return timed(lambda: _gather(words, workers, _WORKERS_GROUP, name).numpy())
 
 
 class Workers(WorkersCollective):
@@ -104,8 +111,8 @@ class Workers(WorkersCollective):
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         super().__init__(strategy, strategy.cluster_resolver.task_id)
-        self.size //= self._local
-        self._local = 1
+        self.size //= self.local
+        self.local = 1
 
 
 def _gather_objects(value: Any, workers: int, name: str) -> list[Any]:

@@ -14,7 +14,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from gradcomp import live, succession
-from gradcomp.collective import Collective, alone
+from gradcomp.collective import Collective, alone, timed
 from gradcomp.handshake import shake_hands
 from gradcomp.hierarchy import Levels, Ranks
 from gradcomp.horovod.groups import (
@@ -37,6 +37,7 @@ class HorovodCollective:
     """
 
     in_branches = True
+    local = 1
 
     def __init__(self, process_set: Any = hvd.global_process_set) -> None:
         if not hvd.is_initialized():
@@ -107,6 +108,10 @@ class HorovodCollective:
 
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
         return hvd.allgather_object(value, name=name, process_set=self._set)
+
+    def exchange_time(self, payload: int, *, name: str) -> float:
+        content, sizes = tf.zeros([payload], tf.uint8), [payload] * self.size
+        return timed(lambda: self.all_gather(content, sizes=sizes, name=name).numpy())
 
 
 def _reach(ranks: Ranks | None) -> Collective | None:
