@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gradcomp import memory
     from gradcomp.activations.auto_pack import auto_pack
     from gradcomp.activations.layer import pack_activations
+    from gradcomp.activations.pack_model import pack_model
     from gradcomp.distribute.cross_device import CompressedAllReduce
     from gradcomp.distribute.functions import all_reduce
     from gradcomp.distribute.optimizer import DistributedOptimizer
@@ -86,6 +87,7 @@ __all__ = [
     "get_num_threads",
     "memory",
     "pack_activations",
+    "pack_model",
     "prepare",
     "report",
     "restore_state",
@@ -104,6 +106,7 @@ _LAZY = {
     "FeedbackState": "gradcomp.tensors",
     "all_reduce": "gradcomp.distribute.functions",
     "auto_pack": "gradcomp.activations.auto_pack",
+    "pack_model": "gradcomp.activations.pack_model",
     "check_sync": "gradcomp.sync",
     "pack_activations": "gradcomp.activations.layer",
     "prepare": "gradcomp.distribute.prepare",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,8 +16,6 @@ _keys = itertools.count()
 @dataclass(frozen=True)
 class Stash(ArrayCodec):
     """A payload holds the number under which a tensor is kept in this process."""
-
-    name: ClassVar[str] = "stash"
 
     @property
     def lossless(self) -> bool:
@@ -36,3 +33,6 @@ class Stash(ArrayCodec):
 
     def decode_array(self, payload: np.ndarray, numel: int) -> np.ndarray:
         return _kept[int(payload[:8].view(np.int64)[0])]
+
+
+Stash.name = "stash"  # so late that it is not registered: other tests go through what is

@@ -13,7 +13,8 @@ from gradcomp.activations.override import FLOATS, Session, numel
 from gradcomp.activations.reach import base
 from gradcomp.plan import as_text
 
-_SHAPE_ONLY = ("Shape", "ShapeN", "Size", "Rank")
+# TensorFlow makes zeros for outputs without a gradient; what is inlined keeps nothing for them.
+_SHAPE_ONLY = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike")
 _LOOPS = ("While", "StatelessWhile")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NAMES = 3  # that a warning lists
@@ -57,13 +58,14 @@ class Kept:
     @classmethod
     def of(cls, session: Session) -> Kept:
         packed = tuple(_row(root, session.codec) for root, _ in session.packed.values())
+        spec = "none" if session.codec is None else session.codec.spec
         rest = {}
         for graph in session.backward:
             for tensor in _whole(session, graph):
                 root = base(tensor)
                 if root.name not in rest and session.reach.is_activation(root):
                     rest[root.name] = _row(root, None, _why(root, session))
-        return cls(session.codec.spec, packed, tuple(rest.values()))
+        return cls(spec, packed, tuple(rest.values()))
 
     @property
     def raw(self) -> int:
@@ -109,7 +111,7 @@ def tell_unreached(session: Session, name: str) -> None:
 
 def _unreached(session: Session) -> Iterator[str]:
     for op in session.graph.get_operations():
-        if not any(session.large(t) or _holds_activations(t, session) for t in op.inputs):
+        if not any(_matters(t, session) for t in op.inputs):
             continue
         if op.type in _LOOPS:
             yield f"the loop {op.name}"
@@ -119,9 +121,11 @@ def _unreached(session: Session) -> Iterator[str]:
             yield f"the custom gradient {op.name}"
 
 
-def _holds_activations(tensor: Any, session: Session) -> bool:
-    """Whether it is a list of tensors, as loops are given, of activations."""
-    return tensor.dtype == tf.variant and session.reach.is_activation(tensor)
+def _matters(tensor: Any, session: Session) -> bool:
+    """Whether it is a large float activation, or a list of activations, as loops are given."""
+    if tensor.dtype == tf.variant:
+        return session.reach.is_activation(tensor)
+    return tensor.dtype.is_floating and session.large(tensor)
 
 
 def _gradient_type(op: Any) -> str:
@@ -133,12 +137,19 @@ def _gradient_type(op: Any) -> str:
 def _whole(session: Session, backward: Any) -> Iterator[Any]:
     """Forward's tensors of many elements that a backward graph is given as they are."""
     payloads = {id(packed.payload) for _, packed in session.packed.values()}
+    for tensor in captured(session, backward):
+        if id(tensor) not in payloads and numel(tensor) >= session.least:
+            yield tensor
+
+
+def captured(session: Session, backward: Any) -> Iterator[Any]:
+    """Forward's tensors that a backward graph reads, weights among them; not only their shapes."""
     for outer, inner in backward.captures:
-        if getattr(outer, "graph", None) is not session.graph or id(outer) in payloads:
+        if getattr(outer, "graph", None) is not session.graph:
             continue
-        uses = [op.type for op in inner.consumers()]
-        large = numel(outer) >= session.least and outer.dtype not in (tf.resource, tf.variant)
-        if large and any(use not in _SHAPE_ONLY for use in uses):
+        if outer.dtype in (tf.resource, tf.variant):
+            continue
+        if any(use.type not in _SHAPE_ONLY for use in inner.consumers()):
             yield outer
 
 
@@ -149,12 +160,18 @@ def _why(tensor: Any, session: Session) -> str:
         return f"as it is: no codec takes {tensor.dtype.name}"
     if session.chosen(tensor):
         return "as it is: out of reach"
-    return f"as it is: {session.codec.spec} makes it no smaller"
+    spec = "none" if session.codec is None else session.codec.spec
+    return f"as it is: {spec} makes it no smaller"
 
 
 def _row(tensor: Any, codec: Any, why: str = "") -> Row:
     size = numel(tensor)
     raw = size * tensor.dtype.size
     shape = (None,) if tensor.shape.rank is None else tuple(tensor.shape)
-    kept, after = (why, raw) if codec is None else (codec.spec, codec.payload_size(size))
+    if codec is None:
+        kept, after = why, raw
+    elif tensor.dtype == tf.bool:
+        kept, after = "1 bit", -(-size // 8)
+    else:
+        kept, after = codec.spec, codec.payload_size(size)
     return Row(tensor.name, shape, tensor.dtype.name, kept, raw, after)

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from gradcomp.activations import reach
 from gradcomp.activations.backward import recipe
+from gradcomp.activations.masks import PackedCodes, pack_codes, unpack_codes
 from gradcomp.activations.pack import Packed, pack, packs, unpack
 from gradcomp.codecs import Codec
 
@@ -52,13 +53,16 @@ class Session:
 
     Attributes:
       graph: the function's, for forward.
+      codec: None if nothing is to be packed, only watched.
       packed: what was packed, by name: the tensor and its payload.
+      readers: the op whose gradient first read a tensor, by the tensor's name.
       backward: the backward graphs that were built, one for each output that has a gradient.
     """
 
     graph: Any
-    codec: Codec
-    packed: dict[str, tuple[Any, Packed]] = field(default_factory=dict)
+    codec: Codec | None
+    packed: dict[str, tuple[Any, Packed | PackedCodes]] = field(default_factory=dict)
+    readers: dict[str, Any] = field(default_factory=dict)
     backward: list[Any] = field(default_factory=list)
 
     @functools.cached_property
@@ -74,21 +78,27 @@ class Session:
 
     def large(self, tensor: Any) -> bool:
         """Whether it is an activation that is worth packing."""
-        if not tensor.dtype.is_floating or numel(tensor) < self.least:
-            return False
-        return self.reach.is_activation(tensor)
+        return numel(tensor) >= self.least and self.reach.is_activation(tensor)
 
     def chosen(self, tensor: Any) -> bool:
-        """Whether it is packed: large, of a type that the codec takes and makes smaller."""
-        return tensor.dtype in FLOATS and packs(self.codec, tensor.dtype) and self.large(tensor)
+        """Whether it is packed: large, and a mask or floats that the codec makes smaller."""
+        if self.codec is None or not self.large(tensor):
+            return False
+        if tensor.dtype == tf.bool:
+            return True
+        return tensor.dtype in FLOATS and packs(self.codec, tensor.dtype)
 
     def unpacked(self, tensor: Any, upstream: list[Any]) -> Any:
         """The tensor in the backward graph, from its payload, made after `upstream` exists."""
         root = reach.base(tensor)
         if root.name not in self.packed:
             with self._in_forward(), tf.device(root.device):
-                self.packed[root.name] = root, pack(root, self.codec)
-        values = unpack(self.packed[root.name][1], upstream)
+                self.packed[root.name] = root, self._pack(root)
+        packed = self.packed[root.name][1]
+        if isinstance(packed, PackedCodes):
+            values = unpack_codes(packed, upstream)
+        else:
+            values = unpack(packed, upstream)
         if root is tensor:
             return values
         return tf.ensure_shape(tf.reshape(values, self.shape(tensor)), tensor.shape)
@@ -100,6 +110,10 @@ class Session:
         with self._in_forward():
             shape = tf.shape(tensor)
         return tf.identity(shape)
+
+    def _pack(self, tensor: Any) -> Packed | PackedCodes:
+        assert self.codec is not None
+        return pack_codes(tensor, 1) if tensor.dtype == tf.bool else pack(tensor, self.codec)
 
     @contextlib.contextmanager
     def _in_forward(self) -> Iterator[None]:
@@ -115,8 +129,11 @@ def numel(tensor: Any) -> int:
 
 
 @contextlib.contextmanager
-def packing(codec: Codec) -> Iterator[Session]:
-    """Packs what ops made in the default graph, that of a function, will keep for backward."""
+def packing(codec: Codec | None) -> Iterator[Session]:
+    """Packs what ops made in the default graph, that of a function, will keep for backward.
+
+    With None it only notes what they keep.
+    """
     _register()
     graph = tf.compat.v1.get_default_graph()
     session = Session(graph, codec)
@@ -159,6 +176,7 @@ def _gradient(op: Any, *upstream: Any) -> list[Any]:
         if name.startswith("dy"):
             return given[name]
         tensor = tensors[name]
+        session.readers.setdefault(reach.base(tensor).name, op)
         if session.chosen(tensor):
             return session.unpacked(tensor, list(given.values()))
         return tf.identity(tensor)
