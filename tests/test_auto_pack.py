@@ -74,8 +74,7 @@ def apart(some: Any, others: Any) -> float:
     return (difference / sum(float(tf.norm(a)) ** 2 for a in some)) ** 0.5
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("graph", "training"), [(False, True), (True, True), (False, False)])
 def test_a_lossless_codec_changes_nothing(graph: bool, training: bool) -> None:
     plain, packed = twins(two_inputs, Stash())
     run = tf.function(step) if graph else step
@@ -86,7 +85,7 @@ def test_a_lossless_codec_changes_nothing(graph: bool, training: bool) -> None:
     for mine, others in zip(plain.variables, packed.variables, strict=True):
         np.testing.assert_allclose(mine, others, rtol=1e-6)  # statistics and seeds too
     report = packed.call.report()
-    assert {row.kept for row in report.packed} == {"stash", "1 bit"}
+    assert {row.kept for row in report.packed} == ({"stash", "1 bit"} if training else {"stash"})
     assert not [row for row in report.rest if row.dtype.startswith("float")]
 
 
@@ -286,7 +285,7 @@ def test_bad_input_is_refused() -> None:
         gc.auto_pack(model, gc.TopK(density=0.1))
     with pytest.raises(gc.CodecError, match="a function or a Keras layer, got 3"):
         gc.auto_pack(3, gc.FP16())
-    gc.auto_pack(model, gc.FP16())
+    assert gc.auto_pack(model, gc.FP16()).supports_jit
     with pytest.raises(gc.CodecError, match="packed already, with fp16"):
         gc.auto_pack(model, gc.FP16())
 

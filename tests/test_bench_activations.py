@@ -100,14 +100,15 @@ def test_accuracies_are_compared_in_pairs() -> None:
 
 
 def test_methods_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--quick", "--out", str(tmp_path), "--methods", PLAIN, 'RematScope("full")']
-    assert bench.main([*arguments, RECOMPUTE_GRAD, AUTO + "8-bit"]) == 0
+    methods = ['RematScope("full")', RECOMPUTE_GRAD, AUTO + "8-bit"]
+    arguments = ["--quick", "--out", str(tmp_path), "--models", "mlp", "--methods", *methods]
+    assert bench.main(arguments) == 0
     rows = [json.loads(line) for line in (tmp_path / "activations.jsonl").open()]
-    plain, remat, again, packed = rows
-    assert (plain["error"], plain["memory"] > 0.5) == (0, True)
+    remat, again, packed = rows
     assert "Error" in remat["failure"]
-    assert again["error"] > 0.05  # another dropout mask in backward
+    assert again["error"] < 1e-5  # there is no dropout
     assert 1e-5 < packed["error"] < 0.05
+    assert 0 < packed["memory"] < 1.5
     assert (tmp_path / "activations.png").exists()
     assert "Every gradient of ours is right" in capsys.readouterr().out
 

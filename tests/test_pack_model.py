@@ -76,6 +76,8 @@ def test_packing_in_place_trains_alike(tmp_path: Path) -> None:
 def test_the_plan_grows_with_the_batch_and_rules_can_be_replaced() -> None:
     packed = model()
     eight = gc.pack_model(packed, EIGHT).plan(8)
+    assert not packed.get_layer("stem").supports_jit  # which has no kernel of this codec
+    assert packed.get_layer("head").supports_jit
     none = gc.pack_model(packed, [(".", None)])
     assert none.plan(8).after == none.plan(8).before == eight.before
     assert none.plan(16).before == pytest.approx(2 * eight.before, rel=0.01)
@@ -89,9 +91,9 @@ def test_auto_takes_what_is_needed_and_the_cheapest_of_it() -> None:
     some = gc.pack_model(model(), gc.Auto(memory_limit=int(0.8 * whole)), batch_size=64)
     assert set(some.codecs.values()) == {None, gc.FP16()}
     assert some.plan().after / 2**20 <= 0.8 * whole
-    more = gc.pack_model(model(), gc.Auto(memory_limit=int(0.4 * whole)), batch_size=64)
+    more = gc.pack_model(model(), gc.Auto(memory_limit=int(0.18 * whole)), batch_size=64)
     assert EIGHT in more.codecs.values()
-    assert more.plan().after / 2**20 <= 0.4 * whole
+    assert more.plan().after / 2**20 <= 0.18 * whole
     only = gc.Auto(memory_limit=int(0.8 * whole), candidates=["quantize:bits=4"])
     assert set(codecs(only, batch_size=64).values()) == {"none", "quantize:bits=4"}
     with pytest.raises(gc.ActivationError, match=r"keeps at least .* memory_limit=1"):

@@ -14,7 +14,7 @@ from keras.src.backend import in_stateless_scope
 
 from gradcomp.activations import override
 from gradcomp.activations.kept import Kept, tell_unreached
-from gradcomp.activations.pack import check_codec
+from gradcomp.activations.pack import check_codec, runs_in_xla
 from gradcomp.codecs import Codec, codec
 from gradcomp.errors import CodecError
 from gradcomp.policy import disabled
@@ -62,6 +62,8 @@ def auto_pack(fn_or_model: Any, codec_or_spec: Codec | str) -> Any:
             raise CodecError(
                 f"{fn_or_model.name} is packed already, with {fn_or_model.call.codec.spec}"
             )
+        # On one GPU Keras would choose XLA by itself.
+        fn_or_model.supports_jit = fn_or_model.supports_jit and runs_in_xla(chosen)
         fn_or_model.call = PackedFunction(fn_or_model.call, chosen, fn_or_model)
         return fn_or_model
     if not callable(fn_or_model):

@@ -11,7 +11,7 @@ import keras
 from gradcomp.activations.auto import choose
 from gradcomp.activations.install import install, uninstall
 from gradcomp.activations.keep import plain
-from gradcomp.activations.pack import check_codec
+from gradcomp.activations.pack import check_codec, runs_in_xla
 from gradcomp.activations.plan import ActivationPlan, PlanRow
 from gradcomp.activations.trace import BETWEEN, Trace, trace
 from gradcomp.activations.units import Unit, units
@@ -73,6 +73,8 @@ def pack_model(
         made = chosen[unit.path]
         if made is not None:
             install(unit.layer, check_codec(made), alone=True)
+            # On one GPU Keras would choose XLA by itself.
+            unit.layer.supports_jit = unit.layer.supports_jit and runs_in_xla(made)
     return PackedLayers(model, layers, chosen, batch_size)
 
 
