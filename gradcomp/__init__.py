@@ -35,7 +35,9 @@ from gradcomp.warmup import Warmup
 
 if TYPE_CHECKING:
     from gradcomp import memory
+    from gradcomp.activations.auto_pack import auto_pack
     from gradcomp.activations.layer import pack_activations
+    from gradcomp.activations.pack_model import pack_model
     from gradcomp.distribute.cross_device import CompressedAllReduce
     from gradcomp.distribute.functions import all_reduce
     from gradcomp.distribute.optimizer import DistributedOptimizer
@@ -78,12 +80,14 @@ __all__ = [
     "WorkerLostError",
     "__version__",
     "all_reduce",
+    "auto_pack",
     "begin_epoch",
     "check_sync",
     "codec",
     "get_num_threads",
     "memory",
     "pack_activations",
+    "pack_model",
     "prepare",
     "report",
     "restore_state",
@@ -101,6 +105,8 @@ _LAZY = {
     "begin_epoch": "gradcomp.epochs",
     "FeedbackState": "gradcomp.tensors",
     "all_reduce": "gradcomp.distribute.functions",
+    "auto_pack": "gradcomp.activations.auto_pack",
+    "pack_model": "gradcomp.activations.pack_model",
     "check_sync": "gradcomp.sync",
     "pack_activations": "gradcomp.activations.layer",
     "prepare": "gradcomp.distribute.prepare",

@@ -78,6 +78,19 @@ def formula_of(layer: Any) -> Any:
     return None
 
 
+def packs_by_itself(layer: Any) -> bool:
+    """Whether a layer has a formula, whatever is inside of it."""
+    return formula_of(layer) is not None
+
+
+def uninstall(layer: Any) -> None:
+    """Gives a layer and all inside it their own `call` back."""
+    for part in _parts(layer):
+        for method in ("call", "_compute_attention"):
+            if hasattr(part.__dict__.get(method), _MARK):
+                delattr(part, method)
+
+
 def is_leaf(layer: Any) -> bool:
     """Whether a layer is dealt with as a whole."""
     return isinstance(layer, _WHOLE) or not layer._layers

@@ -79,11 +79,17 @@ def packing() -> bool:
 
 
 @contextlib.contextmanager
-def not_packing() -> Iterator[None]:
-    """Where a forward pass will be computed again: it keeps nothing, and records nothing."""
+def plain() -> Iterator[None]:
+    """Where layers compute as if they had never been told to pack."""
     before, _state.off = getattr(_state, "off", False), True
     try:
-        with record.stop_recording():
-            yield
+        yield
     finally:
         _state.off = before
+
+
+@contextlib.contextmanager
+def not_packing() -> Iterator[None]:
+    """Where a forward pass will be computed again: it keeps nothing, and records nothing."""
+    with plain(), record.stop_recording():
+        yield

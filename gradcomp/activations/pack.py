@@ -81,6 +81,11 @@ def packs(codec: Codec, dtype: Any) -> bool:
     return codec.payload_size(_MANY) < _MANY * dtype.size
 
 
+def runs_in_xla(codec: Codec) -> bool:
+    """Whether a function that packs with it can be compiled by XLA."""
+    return type(codec) in _CASTS
+
+
 @tf.autograph.experimental.do_not_convert
 def pack(x: Any, codec: Codec) -> Packed:
     """Packs a tensor.

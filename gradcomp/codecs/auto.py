@@ -43,6 +43,7 @@ class Auto(Codec):
       candidates: codecs or specs to choose from, and gradients are left as they are where none of
         them wins. By default `FP16`, `FP8`, `Quantize` with 8 and 4 bits, `Sign`, and `TopK` with a
         density of 1 %.
+      memory_limit: MiB, for `pack_model` only, which chooses codecs of activations by memory.
 
     Raises:
       CodecError: an option out of range, or no candidate is allowed.
@@ -54,6 +55,7 @@ class Auto(Codec):
 
     max_error: float | None = None
     candidates: Sequence[Codec | str] | str = ()
+    memory_limit: int | None = None
 
     name: ClassVar[str] = "auto"
     decides: ClassVar[bool] = True
@@ -64,6 +66,8 @@ class Auto(Codec):
             if not error > 0 or not math.isfinite(error):
                 raise CodecError(f"max_error must be a number above 0, got {self.max_error!r}")
             object.__setattr__(self, "max_error", error)
+        if self.memory_limit is not None:
+            checks.integer("memory_limit", self.memory_limit, least=1)
         given = self.candidates
         if isinstance(given, Codec):
             given = [given]
@@ -114,11 +118,18 @@ class Auto(Codec):
             options["max_error"] = self.max_error
         if self.candidates:
             options["candidates"] = _BETWEEN.join(c.spec for c in self._considered)
+        if self.memory_limit is not None:
+            options["memory_limit"] = self.memory_limit
         return format_spec(self.name, options)
 
     def get_config(self) -> dict[str, Any]:
         specs = [c.spec for c in self._considered] if self.candidates else []
-        return {"name": self.name, "max_error": self.max_error, "candidates": specs}
+        return {
+            "name": self.name,
+            "max_error": self.max_error,
+            "candidates": specs,
+            "memory_limit": self.memory_limit,
+        }
 
     def payload_size(self, numel: int) -> int:
         _refuse()

@@ -1,0 +1,1 @@
+"""`python -m bench.activations`: memory, time and gradients with packed activations."""

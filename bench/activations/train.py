@@ -1,0 +1,130 @@
+"""A model trained with one method, in a process of its own, that makes steps when asked to.
+
+It first writes a line of JSON: the gradients' error and the memory of a step. For each line of JSON
+that it reads, a number of steps, it writes the list of their durations in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc as garbage
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bench.activations.methods import METHODS, PLAIN, method
+from bench.activations.models import FULL, QUICK, Model
+from gradcomp.memory.usage import gpu_names, process_memory
+
+_CHECKED_EXAMPLES = 2
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _parse(argv)
+    model = (QUICK if arguments.quick else FULL)[arguments.model]
+    examples = min(model.batch, _CHECKED_EXAMPLES if len(model.shape) > 1 else 256)
+    x = _batch(model, examples)
+    expected = _Run(model, PLAIN).gradients(x)
+    garbage.collect()
+    run = _Run(model, arguments.method)
+    error = _error(expected, run.gradients(x))
+    del expected
+    peak = _peak(run.step, _batch(model, 1), _batch(model, model.batch))
+    parameters = sum(int(np.prod(v.shape)) for v in run.variables)
+    print(json.dumps({"error": error, "peak": peak, "parameters": parameters}), flush=True)
+    batch = _batch(model, model.batch)
+    for line in sys.stdin:
+        seconds = [_seconds(run.step, batch) for _ in range(json.loads(line))]
+        print(json.dumps({"seconds": seconds}), flush=True)
+
+
+class _Run:
+    """The blocks of a model under a method, with weights and seeds that are always the same."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        chosen = method(name)
+        keras.utils.set_random_seed(1)
+        with chosen.scope():
+            self._blocks = model.blocks()
+        calls = chosen.wrap(self._blocks)
+        self.variables = [v for block in self._blocks for v in block.trainable_variables]
+        signature = [tf.TensorSpec([None, *model.shape])]
+
+        @tf.function(input_signature=signature, autograph=False, jit_compile=False)
+        def gradients(x: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                y = x
+                for call in calls:
+                    y = call(y)
+                loss = tf.reduce_mean(tf.square(tf.cast(y, tf.float32)))
+            found: list[tf.Tensor] = tape.gradient(loss, [v.value for v in self.variables])
+            return found
+
+        @tf.function(input_signature=signature, autograph=False, jit_compile=False)
+        def step(x: tf.Tensor) -> tf.Tensor:
+            return tf.add_n([tf.reduce_sum(g) for g in gradients(x)])
+
+        self.gradients = gradients
+        self._step = step
+
+    def step(self, x: tf.Tensor) -> float:
+        """A forward and a backward pass, which has ended when it returns."""
+        return float(self._step(x))
+
+
+def _batch(model: Model, examples: int) -> tf.Tensor:
+    random = np.random.default_rng(0)
+    return tf.constant(random.standard_normal((examples, *model.shape), dtype=np.float32))
+
+
+def _error(expected: Sequence[Any], found: Sequence[Any]) -> float:
+    """The norm of all gradients' difference, relative to that of the expected ones."""
+    pairs = list(zip(expected, found, strict=True))
+    apart = sum(float(tf.norm(a - tf.cast(b, tf.float32))) ** 2 for a, b in pairs)
+    return float((apart / sum(float(tf.norm(a)) ** 2 for a, _ in pairs)) ** 0.5)
+
+
+def _peak(step: Callable[[Any], float], one: Any, batch: Any) -> int:
+    """Bytes that a step takes above what there is before it, on the GPU if there is one."""
+    step(one)
+    garbage.collect()
+    for name in gpu_names()[:1]:
+        tf.config.experimental.reset_memory_stats(name)
+        before = tf.config.experimental.get_memory_info(name)["current"]
+        step(batch)
+        return int(tf.config.experimental.get_memory_info(name)["peak"] - before)
+    # What was freed counts as resident until it is given back, and would hide as much of the step.
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    resident = process_memory().current
+    step(batch)
+    return process_memory().peak - resident
+
+
+def _seconds(step: Callable[[Any], float], batch: Any) -> float:
+    begun = time.perf_counter()
+    step(batch)
+    return time.perf_counter() - begun
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.activations.train", description=__doc__)
+    parser.add_argument("--model", choices=list(FULL), default="transformer")
+    parser.add_argument("--method", choices=METHODS, default=PLAIN)
+    parser.add_argument("--quick", action="store_true", help="the small size")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Chooses codecs for activations, cheapest first, until what is kept fits into memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradcomp.activations.install import install, uninstall
+from gradcomp.activations.keep import plain
+from gradcomp.activations.pack import check_codec
+from gradcomp.activations.trace import BETWEEN, trace
+from gradcomp.activations.units import Unit
+from gradcomp.codecs import FP16, Auto, Codec, Quantize
+from gradcomp.codecs.auto import relative_error
+from gradcomp.errors import ActivationError
+
+_CHEAPEST_FIRST = (FP16(), Quantize(bits=8), Quantize(bits=4))
+_MIB = 2**20
+
+
+def choose(
+    model: Any, layers: Sequence[Unit], auto: Auto, batch_size: int
+) -> dict[str, Codec | None]:
+    """The codec of each layer, by its path.
+
+    Raises:
+      ActivationError: `auto` has no memory limit, or it can't be met.
+    """
+    if auto.memory_limit is None:
+        raise ActivationError(
+            "gc.Auto chooses for activations by memory: give it a memory_limit in MiB"
+        )
+    given = [c for c in auto.candidates if isinstance(c, Codec)] or list(_CHEAPEST_FIRST)
+    allowed = math.inf if auto.max_error is None else auto.max_error
+    candidates = [check_codec(c) for c in given if relative_error(c) <= allowed]
+    with plain():
+        kept: dict[str, int] = trace(model, layers, batch_size).bytes
+    chosen: dict[str, Codec | None] = {unit.path: None for unit in layers}
+    limit = auto.memory_limit * _MIB
+    for candidate in candidates:
+        if sum(kept.values()) <= limit:
+            break
+        packed = _with(model, layers, candidate, batch_size)
+        # What lies between layers may follow from what they keep.
+        paths = [path for path in chosen if packed.get(path, 0) < kept.get(path, 0)]
+        paths.sort(key=lambda path: packed.get(path, 0) - kept[path])
+        for path in paths:
+            if sum(kept.values()) <= limit:
+                break
+            chosen[path], kept[path] = candidate, packed.get(path, 0)
+    least = sum(kept.values())
+    if least > limit:
+        between = kept.get(BETWEEN, 0) / _MIB
+        raise ActivationError(
+            f"{model.name} keeps at least {least / _MIB:,.1f} MiB for backward of a batch of "
+            f"{batch_size} ({between:,.1f} of it between layers), more than memory_limit="
+            f"{auto.memory_limit}: give a smaller batch, or pack_activations(..., recompute=True)"
+        )
+    return chosen
+
+
+def _with(model: Any, layers: Sequence[Unit], codec: Codec, batch_size: int) -> dict[str, int]:
+    """What each layer keeps if all pack with a codec; none does afterwards."""
+    for unit in layers:
+        install(unit.layer, codec, alone=True)
+    try:
+        return trace(model, layers, batch_size).bytes
+    finally:
+        uninstall(model)
