@@ -24,6 +24,7 @@ import gradcomp.horovod as hvd
 from gradcomp import chooser as chooser_module
 from gradcomp.horovod.collective import HorovodCollective
 
+TWO = gc.Auto(candidates=["quantize:bits=4", "topk:density=0.01"])
 FOLDER = Path(os.environ.get("STATE_FOLDER", tempfile.gettempdir()))
 
 
@@ -117,7 +118,7 @@ def the_choice_follows_the_link_in_a_compiled_step() -> list[str]:
     chooser_module.FIRST_LOOK = 3
     traces = []
     with Paced(1e12) as link:
-        net = network(gc.Policy(gc.Auto(max_error=1.0)))
+        net = network(gc.Policy(TWO))
 
         def train_step(batch, step=net.train_step):
             traces.append(0)
@@ -159,7 +160,7 @@ def saved_state_goes_on() -> None:
     folder = FOLDER / "auto"
     chooser_module.FIRST_LOOK = 3
     with Paced(1e5) as link:
-        net = network(gc.Auto(max_error=1.0))
+        net = network(TWO)
         fit(net)
         kept = hvd.allgather_object(_contribution(net.optimizer))
         assert any(c.any() for c in kept[0])
