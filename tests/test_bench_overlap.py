@@ -9,7 +9,6 @@ import pytest
 from ranks import environment
 from rich.console import Console
 
-from bench.allreduce.rows import MARK
 from bench.overlap.__main__ import table, timelines
 from bench.overlap.timeline import (
     BARRIER,
@@ -20,6 +19,7 @@ from bench.overlap.timeline import (
     write_picture,
     write_trace,
 )
+from bench.ranks import told
 
 STEP = {"seconds": 0.9, "forward": 0.2, "ready": [0.3, 0.5], "reduced": [0.4, 0.8]}
 
@@ -79,11 +79,10 @@ def test_ranks_verify_and_time_both_kinds_of_steps() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if MARK in line]
-    told = json.loads(line.split(MARK, 1)[1])
+    found = told(done.stdout)
     for kind in (OVERLAPPED, BARRIER):
-        step = told[kind]["step"]
-        assert len(told[kind]["times"]) == 1
+        step = found[kind]["step"]
+        assert len(found[kind]["times"]) == 1
         assert len(step["ready"]) == len(step["reduced"]) == 3
         # Steps are so short here that stamps may swap places.
         for when in (step["forward"], *step["ready"], *step["reduced"]):

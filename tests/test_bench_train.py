@@ -10,7 +10,7 @@ from rich.console import Console
 from bench.train.__main__ import main, trainings_of
 from bench.train.models import TASKS, conv, dense, library_text, transformer
 from bench.train.report import table, write_lines, write_plot
-from bench.train.rows import AUTO, BASELINE, HALF, MARK, METHODS, Case, Training, rows_of, unmet
+from bench.train.rows import AUTO, BASELINE, HALF, METHODS, Case, Training, rows_of, unmet
 
 CASE = Case("dense", "1gbit", 4)
 
@@ -130,7 +130,7 @@ def test_what_rank_0_prints_is_read_in_the_order_of_methods() -> None:
     one = {"seed": 1, "start": "s", "batch": 8, "times": [0.1], "sent": 1.0, "curve": [[1, 5.0]]}
     one |= {"planned": 0, "chosen": ""}
     told = [one | {"method": "sign"}, one | {"method": BASELINE.label}]
-    found = trainings_of(CASE, f"noise\n{MARK}{json.dumps(told)}\n")
+    found = trainings_of(CASE, told)
     assert [t.method for t in found] == [BASELINE.label, "sign"]
     assert found[0].curve == ((1, 5.0),)
 

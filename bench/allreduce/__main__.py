@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +20,9 @@ from rich.console import Console
 from bench.allreduce.models import MODELS
 from bench.allreduce.predicted import predicted
 from bench.allreduce.report import table, write_lines, write_plot
-from bench.allreduce.rows import BASELINE, LINKS, MARK, METHODS, Case, Row, judge
-from bench.hosts import Hosts, HostsUnavailableError
+from bench.allreduce.rows import BASELINE, METHODS, Case, Row, judge
+from bench.hosts import HostsUnavailableError
+from bench.ranks import ENVIRONMENT, LINKS, LOOPBACK, hosts, on_loopback, told
 
 _TIMEOUT, _DDP_TIMEOUT = 900, 300  # seconds a case
 QUICK = (Case("1gbit", 2, "resnet50"), Case("1gbit", 4, "resnet50"))
@@ -44,16 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     loopback: set[Case] = set()
     for case in cases:
         try:
-            told, case = _run(case, labels, arguments.rounds, console)
+            found, case = _run(case, labels, arguments.rounds, console)
         except RuntimeError as error:
             console.print(f"{case}: {error}", markup=False, soft_wrap=True)
             return 1
         if case in loopback:
             continue  # without root, all links are the same
-        loopback |= {case} if case.link == "loopback" else set()
-        found = _rows(case, told)
-        rows += found
-        console.print(table(case, found, judge(found)))
+        loopback |= {case} if case.link == LOOPBACK else set()
+        mine = _rows(case, found)
+        rows += mine
+        console.print(table(case, mine, judge(mine)))
     verdicts = judge(rows)
     arguments.out.mkdir(parents=True, exist_ok=True)
     lines, picture = arguments.out / "allreduce.jsonl", arguments.out / "allreduce.png"
@@ -84,72 +83,38 @@ def _run(
     ddp = [sys.executable, "-m", "bench.allreduce.ddp", json.dumps(settings)]
     settings["labels"] = labels
     program = [sys.executable, "-m", "bench.allreduce.worker", json.dumps(settings)]
-    environment = {
-        "OMP_NUM_THREADS": "1",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "GRADCOMP_NUM_THREADS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
     console.print(f"{case.model}, {case.ranks} ranks, {case.link} ...")
-    rate = None if case.link == "unshaped" else case.link
     try:
-        with Hosts(case.ranks, rate=rate) as hosts:
-            told = _told(hosts.run(program, env=environment, timeout=_TIMEOUT))
+        with hosts(case.ranks, case.link) as all_hosts:
+            found = told(all_hosts.run(program, env=ENVIRONMENT, timeout=_TIMEOUT)[0])
             if importlib.util.find_spec("torch") and len(labels) == len(METHODS):
                 try:
-                    found = _told(hosts.run(ddp, env=environment, timeout=_DDP_TIMEOUT))
+                    outputs = all_hosts.run(ddp, env=ENVIRONMENT, timeout=_DDP_TIMEOUT)
                 except RuntimeError as error:  # PowerSGD may hang, and the others need no PyTorch
                     console.print(f"no rows of DDP: {error}", markup=False, soft_wrap=True)
                 else:
-                    told["times"] |= found["times"]
-                    told["sent"] |= found["sent"]
+                    theirs = told(outputs[0])
+                    found["times"] |= theirs["times"]
+                    found["sent"] |= theirs["sent"]
     except HostsUnavailableError as error:
-        console.print(
-            f"{error}. Hosts with links of their own need root and the commands ip and tc "
-            "(apt-get install iproute2); running on the loopback interface instead.",
-            markup=False,
-            soft_wrap=True,
-        )
-        case = Case("loopback", case.ranks, case.model)
-        told = _told([_on_loopback(program, case.ranks, environment)])
-    return told, case
+        found = on_loopback(program, case.ranks, _TIMEOUT, console, error)
+        case = Case(LOOPBACK, case.ranks, case.model)
+    return found, case
 
 
-def _told(outputs: Sequence[str]) -> dict[str, Any]:
-    """What rank 0 found."""
-    lines = [line for output in outputs for line in output.splitlines() if MARK in line]
-    found: dict[str, Any] = json.loads(lines[0].split(MARK, 1)[1])
-    return found
-
-
-def _on_loopback(program: list[str], ranks: int, environment: dict[str, str]) -> str:
-    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), "--gloo"]
-    done = subprocess.run(
-        [*launcher, "--network-interfaces", "lo", *program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"ranks failed:\n{(done.stdout + done.stderr)[-4000:]}")
-    return done.stdout
-
-
-def _rows(case: Case, told: dict[str, Any]) -> list[Row]:
+def _rows(case: Case, found: dict[str, Any]) -> list[Row]:
     return [
         Row(
             case,
             label,
             tuple(times),
-            told["sent"][label],
-            told["planned"].get(label, 0),
-            told["goodput"],
-            told["kernels"].get(label, 0.0),
-            predicted(case, label, told),
+            found["sent"][label],
+            found["planned"].get(label, 0),
+            found["goodput"],
+            found["kernels"].get(label, 0.0),
+            predicted(case, label, found),
         )
-        for label, times in told["times"].items()
+        for label, times in found["times"].items()
     ]
 
 
@@ -164,8 +129,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4], help="default: 2 4")
     parser.add_argument("--link", nargs="+", choices=LINKS, default=list(LINKS))
     names = [method.label for method in METHODS]
-    told = "those to compare with Horovod float32; DDP is timed beside all of them only"
-    parser.add_argument("--method", nargs="+", choices=names, default=names, help=told)
+    beside = "those to compare with Horovod float32; DDP is timed beside all of them only"
+    parser.add_argument("--method", nargs="+", choices=names, default=names, help=beside)
     parser.add_argument("--rounds", type=int, default=7, help="timed steps a method, default 7")
     parser.add_argument("--out", type=Path, default=Path("results"), help="default: results")
     return parser.parse_args(argv)

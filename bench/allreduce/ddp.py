@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from bench.allreduce.models import MODELS
-from bench.allreduce.rows import DDP, MARK
+from bench.allreduce.rows import DDP
 from bench.hosts import INTERFACE, address
+from bench.ranks import tell
 
 _PORT = 29501
 _ONE_BUCKET_MB = 1000  # PowerSGD hangs on Gloo where there are several buckets
@@ -112,5 +113,5 @@ if __name__ == "__main__":
     )
     found = compare(**json.loads(sys.argv[1]))
     if dist.get_rank() == 0:
-        print(MARK + json.dumps(found), flush=True)
+        tell(found)
     dist.destroy_process_group()

@@ -42,8 +42,6 @@ DDP = tuple(
 )
 SMALL, SMALL_SPEEDUP = "small", 1 / 1.1  # many small tensors: no slower than Horovod, nearly
 ATTAINED = 0.8  # least fraction of the attainable speed, in every row of ours
-MARK = "RESULT "  # begins the line in which rank 0 tells what it found
-LINKS = ("100mbit", "1gbit", "10gbit", "25gbit", "unshaped")
 
 
 @dataclass(frozen=True)

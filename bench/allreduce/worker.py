@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as horovod
@@ -23,8 +21,8 @@ import gradcomp.horovod as hvd
 from bench.allreduce.kernels import kernel_seconds
 from bench.allreduce.link import goodput
 from bench.allreduce.models import MODELS
-from bench.allreduce.rows import MARK, METHODS, Method
-from bench.hosts import INTERFACE
+from bench.allreduce.rows import METHODS, Method
+from bench.ranks import has_a_host, interface_bytes, tell
 from gradcomp.reducer import Reducer
 
 _LATENCY_ROUNDS = 31
@@ -120,14 +118,14 @@ def _time(steps: dict[str, Step], rounds: int) -> tuple[dict[str, list[float]], 
     for number in range(rounds + 1):  # the first warms up
         for label, step in steps.items():
             _gather(0)
-            bytes_before, begun = _interface_bytes(), time.perf_counter()
+            bytes_before, begun = interface_bytes(), time.perf_counter()
             step()
             seconds = time.perf_counter() - begun
             _gather(0)  # the last bytes are sent
             if number:
-                mine[label].append((seconds, _interface_bytes() - bytes_before))
+                mine[label].append((seconds, interface_bytes() - bytes_before))
     everyones = _gather(mine)
-    shared = _on_loopback()
+    shared = not has_a_host()
     times = {
         label: [max(r[label][i][0] for r in everyones) for i in range(rounds)] for label in mine
     }
@@ -175,19 +173,9 @@ def _gather(value: Any) -> list[Any]:
     return everyones
 
 
-def _interface_bytes() -> int:
-    """Sent by this host; on the loopback interface, by all ranks."""
-    name = "lo" if _on_loopback() else INTERFACE
-    return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text())
-
-
-def _on_loopback() -> bool:
-    return os.environ.get("HOROVOD_GLOO_IFACE") != INTERFACE
-
-
 if __name__ == "__main__":
     hvd.init()
-    told = compare(**json.loads(sys.argv[1]))
+    found = compare(**json.loads(sys.argv[1]))
     if hvd.rank() == 0:
-        print(MARK + json.dumps(told), flush=True)
+        tell(found)
     hvd.shutdown()

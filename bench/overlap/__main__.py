@@ -19,8 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.allreduce.rows import LINKS, MARK
-from bench.hosts import Hosts, HostsUnavailableError
+from bench.hosts import HostsUnavailableError
 from bench.overlap.timeline import (
     BARRIER,
     OVERLAPPED,
@@ -30,19 +29,14 @@ from bench.overlap.timeline import (
     write_picture,
     write_trace,
 )
+from bench.ranks import ENVIRONMENT, LINKS, NEEDS, hosts, told
 
 CODECS = ("none", "fp16", "quantize:bits=8", "quantize:bits=4")
 FULL = {"width": 1024, "layers": 12, "batch": 512}
 QUICK = {"width": 512, "layers": 6, "batch": 512}
 _TIMEOUT = 300.0
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "4",  # a layer's products must not hold up the clock's ops
-    "GRADCOMP_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "CUDA_VISIBLE_DEVICES": "-1",
-}
+# A layer's products must not hold up the clock's ops.
+_ENVIRONMENT = {**ENVIRONMENT, "TF_NUM_INTEROP_THREADS": "4"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,43 +45,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     size = QUICK if arguments.quick else FULL
     codecs = CODECS[::2] if arguments.quick else CODECS
-    told: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for codec in codecs:
         console.print(f"{codec}, {arguments.ranks} hosts, {arguments.link} ...")
         try:
-            told[codec] = _run(size, codec, arguments)
+            found[codec] = _run(size, codec, arguments)
         except (HostsUnavailableError, RuntimeError) as error:
-            remedy = (
-                "It needs root and the commands ip and tc: apt-get install iproute2."
-                if isinstance(error, HostsUnavailableError)
-                else ""
-            )
-            console.print(f"{error}\n{remedy}", markup=False, soft_wrap=True)
+            needs = f". {NEEDS}." if isinstance(error, HostsUnavailableError) else ""
+            console.print(f"{error}{needs}", markup=False, soft_wrap=True)
             return 1
-    console.print(table(told, arguments.link, arguments.ranks, size))
-    steps = timelines(told)
+    console.print(table(found, arguments.link, arguments.ranks, size))
+    steps = timelines(found)
     arguments.out.mkdir(parents=True, exist_ok=True)
     trace, picture = arguments.out / "overlap.json", arguments.out / "overlap.png"
     write_trace(steps, trace)
     write_picture(steps, picture)
     lines = arguments.out / "overlap.jsonl"
-    lines.write_text("".join(json.dumps({"codec": c, **t}) + "\n" for c, t in told.items()))
+    lines.write_text("".join(json.dumps({"codec": c, **t}) + "\n" for c, t in found.items()))
     console.print(f"Wrote {trace}, {picture} and {lines}.", soft_wrap=True)
-    late = [codec for codec, found in told.items() if not ended_early(found[OVERLAPPED]["step"])]
+    late = [codec for codec, one in found.items() if not ended_early(one[OVERLAPPED]["step"])]
     if late:
         console.print(f"No bucket was reduced before backward ended: {', '.join(late)}.")
     return 1 if late else 0
 
 
-def table(told: dict[str, dict[str, Any]], link: str, ranks: int, size: dict[str, int]) -> Table:
+def table(found: dict[str, dict[str, Any]], link: str, ranks: int, size: dict[str, int]) -> Table:
     """Both kinds of steps by codec."""
     title = f"{size['layers']} layers of {size['width']}², {ranks} hosts, {link}"
     result = Table(title=title, caption="Median step, the slower rank's; in turn, same run.")
     for heading in ("codec", OVERLAPPED, BARRIER, "of it", "reduced while\nbackward ran"):
         result.add_column(heading, justify="left" if heading == "codec" else "right")
-    for codec, found in told.items():
-        fast, slow = (median(found[kind]["times"]) for kind in (OVERLAPPED, BARRIER))
-        early = ended_early(found[OVERLAPPED]["step"])
+    for codec, one in found.items():
+        fast, slow = (median(one[kind]["times"]) for kind in (OVERLAPPED, BARRIER))
+        early = ended_early(one[OVERLAPPED]["step"])
         result.add_row(
             codec,
             f"{1e3 * fast:.0f} ms",
@@ -98,11 +88,11 @@ def table(told: dict[str, dict[str, Any]], link: str, ranks: int, size: dict[str
     return result
 
 
-def timelines(told: dict[str, dict[str, Any]]) -> dict[str, list[Span]]:
+def timelines(found: dict[str, dict[str, Any]]) -> dict[str, list[Span]]:
     """The spans of each codec's two steps, by title."""
     return {
-        f"{codec}, {kind}": spans(found[kind]["step"], kind == BARRIER)
-        for codec, found in told.items()
+        f"{codec}, {kind}": spans(one[kind]["step"], kind == BARRIER)
+        for codec, one in found.items()
         for kind in (OVERLAPPED, BARRIER)
     }
 
@@ -110,11 +100,9 @@ def timelines(told: dict[str, dict[str, Any]]) -> dict[str, list[Span]]:
 def _run(size: dict[str, int], codec: str, arguments: argparse.Namespace) -> dict[str, Any]:
     settings = json.dumps({**size, "codec": codec, "rounds": arguments.rounds})
     program = [sys.executable, "-m", "bench.overlap.worker", settings]
-    rate = None if arguments.link == "unshaped" else arguments.link
-    with Hosts(arguments.ranks, rate=rate) as hosts:
-        outputs = hosts.run(program, env=_ENVIRONMENT, timeout=_TIMEOUT)
-    lines = [line for output in outputs for line in output.splitlines() if MARK in line]
-    found: dict[str, Any] = json.loads(lines[0].split(MARK, 1)[1])
+    with hosts(arguments.ranks, arguments.link) as all_hosts:
+        outputs = all_hosts.run(program, env=_ENVIRONMENT, timeout=_TIMEOUT)
+    found: dict[str, Any] = told(outputs[0])
     return found
 
 

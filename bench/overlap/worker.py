@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import gradcomp.horovod as hvd
-from bench.allreduce.rows import MARK
 from bench.overlap.timeline import BARRIER, OVERLAPPED
+from bench.ranks import tell
 
 
 @dataclass
@@ -133,7 +133,7 @@ def _told(results: list[tuple[float, Stamps]]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     hvd.init()
-    told = compare(**json.loads(sys.argv[1]))
+    found = compare(**json.loads(sys.argv[1]))
     if hvd.rank() == 0:
-        print(MARK + json.dumps(told), flush=True)
+        tell(found)
     hvd.shutdown()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,18 +16,12 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.hosts import Hosts, HostsUnavailableError
+from bench.ranks import on_hosts_or_loopback
 from bench.train.models import TASKS
 from bench.train.report import table, write_lines, write_plot
-from bench.train.rows import BASELINE, LINKS, MARK, METHODS, Case, Row, Training, rows_of, unmet
+from bench.train.rows import BASELINE, LINKS, METHODS, Case, Row, Training, rows_of, unmet
 
 _TIMEOUT = 3600  # seconds a seed
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "GRADCOMP_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
 QUICK = Case("dense", "1gbit", 2)
 
 
@@ -96,29 +88,15 @@ def _run(
         "steps": task.quick_steps if arguments.quick else task.steps,
     }
     program = [sys.executable, "-m", "bench.train.worker", json.dumps(settings)]
-    rate = None if case.link == "unshaped" else case.link
     timeout = _TIMEOUT * len(seeds)
-    try:
-        with Hosts(case.ranks, rate=rate) as hosts:
-            output = hosts.run(program, env=_ENVIRONMENT, timeout=timeout)[0]
-    except HostsUnavailableError as error:
-        console.print(
-            f"{error}. Hosts with links of their own need root and the commands ip and tc "
-            "(apt-get install iproute2); running on the loopback interface instead.",
-            markup=False,
-            soft_wrap=True,
-        )
-        case = Case(case.model, "loopback", case.ranks)
-        output = _on_loopback(program, case.ranks, timeout)
-    return case, trainings_of(case, output)
+    found, link = on_hosts_or_loopback(program, case.ranks, case.link, timeout, console)
+    case = Case(case.model, link, case.ranks)
+    return case, trainings_of(case, found)
 
 
-def trainings_of(case: Case, output: str) -> list[Training]:
-    """What rank 0 printed, method by method."""
-    line = next(line for line in output.splitlines() if MARK in line)
-    told: list[dict[str, Any]] = json.loads(line.split(MARK, 1)[1])
+def trainings_of(case: Case, found: list[dict[str, Any]]) -> list[Training]:
+    """What rank 0 found, method by method."""
     order = [method.label for method in METHODS]
-    told.sort(key=lambda one: (order.index(one["method"]), one["seed"]))
     return [
         Training(
             case=case,
@@ -128,23 +106,8 @@ def trainings_of(case: Case, output: str) -> list[Training]:
                 "curve": tuple((steps, accuracy) for steps, accuracy in one["curve"]),
             },
         )
-        for one in told
+        for one in sorted(found, key=lambda one: (order.index(one["method"]), one["seed"]))
     ]
-
-
-def _on_loopback(program: list[str], ranks: int, timeout: float) -> str:
-    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), "--gloo"]
-    done = subprocess.run(
-        [*launcher, "--network-interfaces", "lo", *program],
-        env={**os.environ, **_ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"ranks failed:\n{(done.stdout + done.stderr)[-4000:]}")
-    return done.stdout
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

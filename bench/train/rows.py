@@ -35,7 +35,6 @@ METHODS = (
     AUTO,
 )
 LINKS = ("100mbit", "1gbit", "10gbit", "unshaped")
-MARK = "RESULT "  # begins the line in which rank 0 tells what it found
 # Least factors by which the best codec reaches the accuracy sooner than Horovod does, for the
 # model of dense layers between 4 hosts at 1 Gbit/s; percentage points that a codec may cost; and
 # how much longer auto's step may be, for the convolutional model on links without a limit.

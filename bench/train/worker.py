@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as horovod
@@ -21,9 +19,9 @@ import tensorflow as tf
 
 import gradcomp as gc
 import gradcomp.horovod as hvd
-from bench.hosts import INTERFACE
+from bench.ranks import has_a_host, interface_bytes, tell
 from bench.train.models import TASKS, Task
-from bench.train.rows import MARK, METHODS, Method
+from bench.train.rows import METHODS, Method
 from gradcomp import live
 
 _EVALUATIONS = 15  # in a training
@@ -77,7 +75,7 @@ def _train(task: Task, method: Method, seed: int, steps: int) -> dict[str, Any]:
         "start": start,
         "batch": task.batch * hvd.size(),
         "times": times,
-        "sent": float(np.mean(everyones)) / steps / (hvd.size() if on_loopback() else 1),
+        "sent": float(np.mean(everyones)) / steps / (hvd.size() if not has_a_host() else 1),
         "curve": curve,
         "planned": plan.sent_bytes if plan else 0,
         "chosen": ", ".join(sorted(specs)),
@@ -143,20 +141,9 @@ def _gather(value: Any) -> list[Any]:
     return everyones
 
 
-def interface_bytes() -> int:
-    """Sent by this host; on the loopback interface, by all ranks."""
-    name = "lo" if on_loopback() else INTERFACE
-    return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text())
-
-
-def on_loopback() -> bool:
-    """Whether ranks have no host of their own."""
-    return os.environ.get("HOROVOD_GLOO_IFACE") != INTERFACE
-
-
 if __name__ == "__main__":
     hvd.init()
-    told = train_all(**json.loads(sys.argv[1]))
+    found = train_all(**json.loads(sys.argv[1]))
     if hvd.rank() == 0:
-        print(MARK + json.dumps(told), flush=True)
+        tell(found)
     hvd.shutdown()
