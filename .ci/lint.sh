@@ -8,7 +8,7 @@ check() {
   shift
   "$@" || failed+=("$1")
 }
-clang_format() { find csrc -name '*.h' -o -name '*.cc' -o -name '*.cu' | xargs clang-format --dry-run -Werror; }
+clang_format() { find csrc tests -name '*.h' -o -name '*.cc' -o -name '*.cu' | xargs clang-format --dry-run -Werror; }
 
 check "ruff check" ruff check --quiet
 check "ruff format" ruff format --quiet --check
