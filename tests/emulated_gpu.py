@@ -6,8 +6,11 @@
 import os
 
 import tensorflow as tf
+from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
 from gradcomp import kernels
 
 kernels.load_ops()
 tf.load_op_library(os.environ["EMULATED_GPU_OPS"])
+for op in ("GradcompEncode", "GradcompReduce", "GradcompDecode"):
+    assert sorted(k.priority for k in get_registered_kernels_for_op(op).kernel) == [0, 1]

@@ -2,10 +2,17 @@
 
 #include "tf/gpu/device.h"
 
+#include <cfenv>
+
 namespace gradcomp::tf {
 
 const char* const kDevice = "CPU";
 
-cudaStream_t StreamOf(tensorflow::OpKernelContext*) { return nullptr; }
+// First of all in a call, and so the place to undo that TensorFlow lets its threads flush denormal
+// numbers to zero, which a GPU does not.
+cudaStream_t StreamOf(tensorflow::OpKernelContext*) {
+  std::fesetenv(FE_DFL_ENV);
+  return nullptr;
+}
 
 }  // namespace gradcomp::tf
