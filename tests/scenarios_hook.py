@@ -181,7 +181,7 @@ def replicas_use_their_own_gpu(_: Any) -> None:
                 assert tensor.op.device[-5:] == ("CPU:0" if in_host_memory else op.device[-5:])
     assert seen == {
         (f"Gradcomp{phase}", f"CPU:{replica}")
-        for phase in ("Encode", "Reduce", "Decode")
+        for phase in ("Encode", "Decode")
         for replica in (0, 1)
     }
 
