@@ -31,8 +31,8 @@ sanity: setup ## no kernel takes twice as long as it may (half a minute)
 test-tf-versions: setup ## the same built ops in older TensorFlows
 	@.ci/tf_versions.sh
 
-cuda: setup ## compile the CUDA kernels for every GPU, and show what they take
+cuda: setup ## compile the CUDA kernels for every GPU, show what they take, build the GPU ops
 	@.ci/cuda.sh
 
 clean: ## remove what was built (.venv and .venvs stay: delete them by hand)
-	rm -rf build dist results gradcomp/*.so .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist results gradcomp/*.so gradcomp/_gpu_ops.tensorflow .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles csrc/cuda for every GPU that is supported, and prints what the kernels take. Without a
+# Compiles csrc/cuda for every GPU that is supported, prints what the kernels take, and builds
+# gradcomp/_gpu_ops.so, which is loaded on this machine, in tensorflow and tensorflow-cpu. Without a
 # CUDA toolkit, installs one under .venvs/cuda or, with --if-found, says that this was left out.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -72,7 +73,7 @@ if ! command -v cuobjdump >/dev/null || ! command -v nvdisasm >/dev/null; then
   export PATH=$PATH:$(echo "$TOOLS"/lib/python3*/site-packages/nvidia/cu13/bin)
 fi
 
-FLAGS="-std=c++17 -O3 --fmad=false -Xptxas -v -Werror all-warnings"
+FLAGS="-std=c++17 -O3 --fmad=false -Xcompiler -fPIC -Xptxas -v -Werror all-warnings"
 for arch in 75 80 86 89 90 100 120; do FLAGS+=" -gencode arch=compute_$arch,code=sm_$arch"; done
 export FLAGS+=" -gencode arch=compute_120,code=compute_120"
 export SETTINGS="$FLAGS $(nvcc --version | tail -n 1) $(digest csrc/core/*.h csrc/cuda/*.h)"
@@ -81,3 +82,29 @@ export -f compile digest
 echo "cuda: compiling with $bin/nvcc (about 2 minutes after a change) ..."
 logged cuda "The log names the file and line; g++ compiles the same files in the tests." compile_all
 python -m bench.cuda_table "$OUT"
+
+build_ops() {
+  rm -f "$OUT/libgradcomp_cuda.a"
+  ar rcs "$OUT/libgradcomp_cuda.a" "$OUT"/*.o
+  cmake -S . -B build/gpu-ops -G Ninja -DPython_EXECUTABLE="$VENV/bin/python" -DGRADCOMP_CUDA=ON \
+    -DGRADCOMP_CUDA_LIBRARY="$OUT/libgradcomp_cuda.a"
+  cmake --build build/gpu-ops --target gradcomp_gpu_ops --parallel "$(nproc)"
+}
+
+make_cpu_venv() {
+  python -m venv --clear "$CPU_VENV"
+  "$CPU_VENV/bin/python" -m pip install "tensorflow-cpu==$TENSORFLOW_VERSION" rich
+}
+
+echo "cuda: building gradcomp/_gpu_ops.so (1 minute the first time) ..."
+logged gpu-ops "The log names the file and line." build_ops
+readonly CPU_VENV=$ROOT/.venvs/tf-cpu-$TENSORFLOW_VERSION
+[[ -x $CPU_VENV/bin/python ]] || rm -f "$STAMPS/tf-cpu"
+stamped tf-cpu "$CPU_VENV" "cuda: installing tensorflow-cpu $TENSORFLOW_VERSION in .venvs (about 1 minute) ..." \
+  "The wheel comes from pip's configured index." make_cpu_venv
+for venv in "$VENV" "$CPU_VENV"; do
+  TF_CPP_MIN_LOG_LEVEL=2 PYTHONPATH=$ROOT "$venv/bin/python" tests/gpu_library_loads.py 2>/dev/null || {
+    echo "cuda: gradcomp/_gpu_ops.so does not work in $venv; run tests/gpu_library_loads.py there"
+    exit 1
+  }
+done

@@ -62,13 +62,14 @@ def run(required: set[str], console: Console | None = None) -> int:
 
 
 def examine() -> dict[str, Finding]:
-    """Probes the native module, TensorFlow and Horovod at the same time."""
+    """Probes the native module, TensorFlow with its GPU kernels, and Horovod at the same time."""
     with ThreadPoolExecutor() as pool:
         facts = dict(zip(PROBES, pool.map(probe, PROBES), strict=True))
     tensorflow = _tensorflow(facts["tensorflow"])
     return {
         "native": _native(facts["native"]),
         "tensorflow": tensorflow,
+        "gpu": _gpu(facts["tensorflow"]),
         "horovod": _horovod(facts["horovod"], facts["tensorflow"].get("version")),
     }
 
@@ -119,6 +120,19 @@ def _tensorflow(facts: dict[str, Any]) -> Finding:
     return Finding("tensorflow", "works", detail)
 
 
+def _gpu(facts: dict[str, Any]) -> Finding:
+    """The GPU kernels of the ops, which are for those with a GPU only: no remedy without one."""
+    kernels = facts.get("gpu_kernels")
+    if kernels is None:
+        return Finding("gpu", "absent", "not loaded: gradcomp's ops do not load in TensorFlow")
+    if kernels["loaded"]:
+        return Finding("gpu", "works", "gradcomp's ops have GPU kernels")
+    detail = f"GPU kernels are not loaded: {kernels['why']}"
+    if facts["gpus"] == 0:
+        return Finding("gpu", "absent", f"{detail}; `nvidia-smi` lists what the driver sees")
+    return Finding("gpu", "broken" if kernels["broken"] else "absent", detail, _rebuild_gpu())
+
+
 def _horovod(facts: dict[str, Any], tensorflow_version: str | None) -> Finding:
     build = (
         f"PYTHON={shlex.quote(sys.executable)} sh {shlex.quote(str(PACKAGE / 'build_horovod.sh'))}"
@@ -165,6 +179,16 @@ def _reinstall() -> str:
     return _pip("--force-reinstall --no-deps .") + "  # in the folder of gradcomp's sources"
 
 
+def _rebuild_gpu() -> str:
+    checkout = PACKAGE.parent
+    if (checkout / "Makefile").is_file():
+        return f"make -C {shlex.quote(str(checkout))} cuda"
+    return (
+        _pip("--force-reinstall --no-deps --no-build-isolation -C cmake.define.GRADCOMP_CUDA=ON .")
+        + "  # in the folder of gradcomp's sources, with nvcc 13"
+    )
+
+
 def _inventory(findings: Iterable[Finding], required: set[str]) -> Table:
     table = Table("part", "state", title=f"gradcomp {__version__}", title_justify="left")
     table.add_column("what is there", overflow="fold")  # paths are to be copied
@@ -189,7 +213,8 @@ def _engines(findings: dict[str, Finding]) -> Table:
         ),
         "TensorFlow tensors": (
             ["native", "tensorflow"],
-            "every codec encodes and decodes tensors on the CPU, eager and in tf.function",
+            "every codec encodes and decodes tensors, eager and in tf.function, on the CPU"
+            " or, where gpu works, on GPUs",
         ),
         "Horovod": (
             ["native", "tensorflow", "horovod"],
@@ -211,7 +236,7 @@ def _engines(findings: dict[str, Finding]) -> Table:
 def _print_remedies(console: Console, unwell: Iterable[Finding]) -> None:
     """One command a line, unwrapped and unstyled, to be copied as it stands."""
     names: dict[str, list[str]] = {}
-    for finding in unwell:
+    for finding in filter(lambda finding: finding.remedy, unwell):
         names.setdefault(finding.remedy, []).append(finding.name)
     for remedy, mended in names.items():
         console.print(f"To mend {' and '.join(mended)}, type:")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gradcomp import kernels
 from gradcomp.bucket import Bucket
 from gradcomp.codecs.base import Codec
 from gradcomp.collective import Collective
@@ -72,12 +73,12 @@ class Exchange:
 
     def __call__(self, gradients: Sequence[tf.Tensor], state: BucketState) -> Reduced:
         """Reduces one tensor a variable, in the bucket's order."""
-        routes = {
-            "dense": self._dense,
-            "all_gather": self._all_gather,
-            "two_phase": self._two_phase,
-        }
-        return routes[self.bucket.route](list(gradients), state)
+        if self.bucket.route == "dense":
+            return self._dense(list(gradients), state)
+        route = self._all_gather if self.bucket.route == "all_gather" else self._two_phase
+        # The decoders too: what they are given may come from the host.
+        with kernels.beside(gradients):
+            return route(list(gradients), state)
 
     @property
     def _scale(self) -> float:

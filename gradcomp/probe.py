@@ -26,7 +26,7 @@ def native() -> Facts:
 
 
 def tensorflow() -> Facts:
-    """TensorFlow, its Keras, the GPUs it sees, and whether gradcomp's ops load in it."""
+    """TensorFlow, its Keras, its GPUs, and whether gradcomp's ops and GPU kernels load in it."""
     tf = importlib.import_module("tensorflow")
     facts: Facts = {"version": tf.__version__}
 
@@ -37,7 +37,9 @@ def tensorflow() -> Facts:
         except MissingDependencyError as error:
             return {"unsupported": str(error)}
         libraries.load_ops()
-        return {"keras": tf.keras.__version__, "gpus": len(tf.config.list_physical_devices("GPU"))}
+        gpu = importlib.import_module("gradcomp.kernels.gpu").loading()
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        return {"keras": tf.keras.__version__, "gpus": gpus, "gpu_kernels": gpu._asdict()}
 
     return facts | _guarded(load)
 

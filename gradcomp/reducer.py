@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gradcomp import feedback, kinds, live
+from gradcomp import feedback, kernels, kinds, live
 from gradcomp.chooser import Chooser
 from gradcomp.collective import Collective, Meter
 from gradcomp.errors import StateError
@@ -106,7 +106,8 @@ class Reducer:
                     self._choose()
             self._service = Service()
             self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
-            self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
+            with kernels.on_host():
+                self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
             self.epoch = Epoch(plan, live.epoch)
             self.record = Record(len(plan.variables))
             self._counters = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from gradcomp import kernels
 from gradcomp.kinds import Gradient
 from gradcomp.xla import for_xla
 
@@ -50,6 +51,7 @@ class Service:
         # exchange would overlap with it; and it drops those without one whose value nobody needs.
         with tf.device("/CPU:0"):
             zero = tf.cast(tf.strings.to_number(self._number.read_value()), tf.int32)
-        same = tf.reshape(gradient, tf.shape(gradient) + zero)
+        with kernels.beside([gradient]):
+            same = tf.reshape(gradient, tf.shape(gradient) + zero)
         same.set_shape(gradient.shape)
         return same

@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from gradcomp import kernels
 from gradcomp.bucket import VariableSpec
 from gradcomp.codecs.base import Codec
 from gradcomp.collective import Meter
@@ -78,6 +79,10 @@ class SparseExchange:
     name: str
 
     def __call__(self, slices: tf.IndexedSlices, residual: tf.Variable | None) -> ReducedRows:
+        with kernels.beside([slices.values]):
+            return self._reduce(slices, residual)
+
+    def _reduce(self, slices: tf.IndexedSlices, residual: tf.Variable | None) -> ReducedRows:
         """Reduces one rank's slices, of any number of rows.
 
         Args:

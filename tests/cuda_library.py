@@ -7,6 +7,7 @@ import fcntl
 import functools
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,14 +31,25 @@ FAMILIES = (
 
 def build() -> Path:
     """Builds what has changed; processes that run at once wait for each other."""
+    _build("emulated_cuda")
+    return BUILD / "tests/cuda/libemulated_cuda.so"
+
+
+def build_ops() -> Path:
+    """Builds the ops' GPU kernels on top of it, for the TensorFlow that is installed."""
+    _build("emulated_gpu_ops", f"-DPython_EXECUTABLE={sys.executable}")
+    return BUILD / "tests/cuda/libemulated_gpu_ops.so"
+
+
+def _build(target: str, *options: str) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (BUILD / "build.ninja").exists():
-            options = ["-G", "Ninja", "-DGRADCOMP_EMULATED_CUDA=ON"]
-            _run("cmake", "-S", str(ROOT), "-B", str(BUILD), *options)
-        _run("cmake", "--build", str(BUILD), "--parallel", str(os.cpu_count()))
-    return BUILD / "tests/cuda/libemulated_cuda.so"
+        if options or not (BUILD / "build.ninja").exists():
+            fixed = ["-G", "Ninja", "-DGRADCOMP_EMULATED_CUDA=ON"]
+            _run("cmake", "-S", str(ROOT), "-B", str(BUILD), *fixed, *options)
+        jobs = str(os.cpu_count())
+        _run("cmake", "--build", str(BUILD), "--target", target, "--parallel", jobs)
 
 
 def _run(*command: str) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest import mock
 
+import horovod.tensorflow as real_horovod
 import numpy as np
 import tensorflow as tf
 
 import gradcomp as gc
 import gradcomp.horovod as hvd
+from gradcomp.kernels import gpu
 from gradcomp.plan import Plan
 
 SPECS = (
@@ -21,17 +24,19 @@ SPECS = (
 )
 
 
-def step_with(spec: str, tensors: int, bucket_bytes: int) -> tuple[tf.Graph, Plan]:
+def step_with(
+    spec: str, tensors: int, bucket_bytes: int, tape: type = tf.GradientTape
+) -> tuple[tf.Graph, Plan]:
     """The graph of one step over `tensors` matrices, and its plan."""
     variables = [tf.Variable(np.ones((40, 40), np.float32), name=f"v{i}") for i in range(tensors)]
     variables.append(tf.Variable(np.ones(3, np.float32), name="bias"))
 
     @tf.function(autograph=False)
     def step(x):
-        with tf.GradientTape() as tape:
+        with tape() as inner:
             value = tf.add_n([tf.reduce_sum(v * v * x) for v in variables])
-        tape = hvd.DistributedGradientTape(tape, compression=spec, bucket_bytes=bucket_bytes)
-        return tape.gradient(value, variables)
+        outer = hvd.DistributedGradientTape(inner, compression=spec, bucket_bytes=bucket_bytes)
+        return outer.gradient(value, variables)
 
     graph = step.get_concrete_function(tf.constant(2.0)).graph
     return graph, gc.Policy(spec).plan(variables, hvd.size(), bucket_bytes)
@@ -75,4 +80,50 @@ def one_op_a_bucket_and_phase() -> dict[str, dict]:
     return told
 
 
-SCENARIOS = {f.__name__: f for f in (collectives_carry_payloads, one_op_a_bucket_and_phase)}
+class OnGpu(tf.GradientTape):
+    """A tape whose gradients are on a GPU, in a graph that never runs."""
+
+    def gradient(self, *args, **kwargs):
+        with tf.device("/GPU:0"):
+            return [tf.identity(g) for g in super().gradient(*args, **kwargs)]
+
+
+def gradients_stay_on_the_gpu() -> dict[tuple[str, bool], dict[str, set]]:
+    """By codec, and whether Horovod has NCCL: devices of ops, and what crosses to the host."""
+    loaded = mock.patch.object(gpu, "_loading", gpu.Loading(True))
+    told = {}
+    for spec in ("quantize:bits=4", "topk:density=0.01"):
+        for nccl in (False, True):
+            built = mock.patch.object(real_horovod, "nccl_built", return_value=nccl)
+            with loaded, built:
+                graph, _ = step_with(spec, tensors=6, bucket_bytes=20_000, tape=OnGpu)
+            crossing = {
+                (tensor.dtype.name, op.type)
+                for op in graph.get_operations()
+                for tensor in op.inputs
+                if "GPU:0" in tensor.op.device and "CPU:0" in op.device
+            }
+            gradcomp = [op for op in operations(graph) if op.type.startswith("Gradcomp")]
+            tables = {
+                (tensor.op.device, tensor.dtype.name)
+                for op in gradcomp
+                for tensor in op.inputs
+                if tensor.dtype == tf.int64 or tensor.shape == []
+            }
+            told[spec, nccl] = {
+                "kernels": {(op.type, op.device) for op in gradcomp},
+                "carriers": {
+                    (op.type, op.device)
+                    for op in operations(graph)
+                    if op.type in ("HorovodAllgather", "HorovodAlltoall")
+                },
+                "crossing": crossing,
+                "tables": tables,
+            }
+    return told
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (collectives_carry_payloads, one_op_a_bucket_and_phase, gradients_stay_on_the_gpu)
+}

@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ import tensorflow as tf
 from scenarios_mirrored import BATCH, ROWS, data, furthest, loss, optimizers, replicas_agree
 
 import gradcomp as gc
+from gradcomp.kernels import gpu
 
 TOPK = "topk:density=0.05"
 
@@ -159,6 +161,31 @@ def only_payloads_cross_devices(_: Any) -> list[str]:
     return crossings
 
 
+def replicas_use_their_own_gpu(_: Any) -> None:
+    """With GPU kernels, where logical CPUs stand in for GPUs: only tables come from the host."""
+    strategy = with_hook(gc.CompressedAllReduce("quantize:bits=4"))
+    with strategy.scope():
+        net, opt = model(), optimizers.SGD(0.05)
+        opt.build(net.trainable_variables)
+    x, y = (tf.constant(a[:BATCH]) for a in data())
+    with mock.patch.object(gpu, "_loading", gpu.Loading(True)):
+        graph = loop(strategy, net, opt).get_concrete_function(x, y, False).graph
+    seen = set()
+    for body in [graph, *_bodies(graph)]:
+        for op in body.get_operations():
+            if not op.type.startswith("Gradcomp"):
+                continue
+            seen.add((op.type, op.device[-5:]))
+            for tensor in op.inputs:
+                in_host_memory = tensor.dtype == tf.int64 or tensor.shape == []
+                assert tensor.op.device[-5:] == ("CPU:0" if in_host_memory else op.device[-5:])
+    assert seen == {
+        (f"Gradcomp{phase}", f"CPU:{replica}")
+        for phase in ("Encode", "Decode")
+        for replica in (0, 1)
+    }
+
+
 def _bodies(graph: Any) -> list[Any]:
     return [f.graph for f in graph._functions.values() if hasattr(f, "graph")]
 
@@ -241,6 +268,7 @@ SCENARIOS = {
         all_but_gradients_is_exact,
         a_loop_in_which_a_gradient_is_missing_at_times,
         only_payloads_cross_devices,
+        replicas_use_their_own_gpu,
         residuals_belong_to_optimizers,
         a_program_that_starts_again_restores_first,
         our_optimizer_is_not_compressed_twice,

@@ -14,6 +14,7 @@ from rich.console import Console
 
 import gradcomp
 from gradcomp import doctor
+from gradcomp.kernels import gpu
 
 PACKAGE = Path(gradcomp.__file__).parent
 
@@ -64,6 +65,8 @@ def test_complete_installation() -> None:
     for part in ("native", "tensorflow", "horovod"):
         assert state_of(part, done.stdout) == "works"
     assert "TensorFlow 2." in done.stdout
+    if state_of("gpu", done.stdout) != "works":
+        assert "GPU kernels are not loaded: " in done.stdout
     assert "with gloo" in done.stdout
     assert "Everything required works" in done.stdout
     assert done.stderr == ""
@@ -162,6 +165,41 @@ def test_broken_horovod(
     assert finding.state == "broken"
     assert told in finding.detail
     assert "build_horovod.sh" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("gpus", "loading", "state", "told", "mends"),
+    [
+        (2, gpu.Loading(True), "works", "gradcomp's ops have GPU kernels", False),
+        (0, gpu.Loading(False, "TensorFlow sees no GPU"), "absent", "nvidia-smi", False),
+        (1, gpu.Loading(False, "_gpu_ops.so was not built"), "absent", "not built", True),
+        (1, gpu.Loading(False, "for TensorFlow 2.20.0", True), "broken", "2.20.0", True),
+    ],
+)
+def test_gpu_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    loading: gpu.Loading,
+    state: str,
+    told: str,
+    mends: bool,
+) -> None:
+    tensorflow = {"version": "2.21.0", "keras": "3.15.1", "gpus": gpus}
+    answers = {
+        "native": {"path": "_native.so"},
+        "tensorflow": tensorflow | {"gpu_kernels": loading._asdict()},
+        "horovod": {"absent": True},
+    }
+    monkeypatch.setattr(doctor, "probe", answers.__getitem__)
+    finding = doctor.examine()["gpu"]
+    assert finding.state == state
+    assert told in finding.detail
+    assert loading.why in finding.detail
+    console = Console(file=io.StringIO(), width=400)
+    assert doctor.run({"native"}, console) == 0
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert state_of("gpu", printed) == state
+    assert (f"To mend gpu, type:\n  make -C {PACKAGE.parent} cuda" in printed) == mends
 
 
 @pytest.mark.parametrize(("carriers", "mpi"), [(["gloo"], False), (["gloo", "mpi"], True)])

@@ -70,3 +70,19 @@ def test_one_op_a_bucket_and_phase(outcomes, spec) -> None:
         assert ops.get("HorovodAlltoall", 0) == routes["two_phase"]
         assert ops["HorovodGroupedAllreduce"] == 2  # dense gradients, and the flags
         assert told[spec]["copies"] == {}
+
+
+@pytest.mark.parametrize("nccl", [False, True], ids=["without NCCL", "with NCCL"])
+@pytest.mark.parametrize("spec", ["quantize:bits=4", "topk:density=0.01"])
+def test_with_gpu_kernels_only_payloads_leave_the_gpu(outcomes, spec, nccl) -> None:
+    phases = {"quantize:bits=4": ["Encode", "Reduce", "Decode"]}.get(spec, ["Encode", "Decode"])
+    carriers = {"quantize:bits=4": ["Alltoall", "Allgather"]}.get(spec, ["Allgather"])
+    for told in values(outcomes, "gradients_stay_on_the_gpu", RANKS):
+        found = told[spec, nccl]
+        assert found["kernels"] == {(f"Gradcomp{phase}", "/device:GPU:0") for phase in phases}
+        where = "/device:GPU:0" if nccl else "/device:CPU:0"
+        assert found["carriers"] == {(f"Horovod{carrier}", where) for carrier in carriers}
+        payloads = set() if nccl else {("uint8", f"Horovod{carrier}") for carrier in carriers}
+        assert found["crossing"] == payloads
+        # What the kernels read in host memory is there already.
+        assert found["tables"] == {("/device:CPU:0", "int64"), ("/device:CPU:0", "float32")}

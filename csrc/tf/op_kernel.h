@@ -137,9 +137,7 @@ void RegisterCpuKernel(const char* op) {
   RegisterCpuKernel(op, CreateKernel<Kernel>, ComputeKernel<Kernel>, DeleteKernel<Kernel>);
 }
 
-void RegisterEncodeKernel();
-void RegisterReduceKernel();
-void RegisterDecodeKernel();
+void RegisterBucketKernels();
 void RegisterBitsKernels();
 
 }  // namespace gradcomp::tf

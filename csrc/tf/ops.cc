@@ -63,9 +63,7 @@ bool RegisterAll() {
              {"packed: uint8"});
   RegisterOp("GradcompUnpackBits", {"T: {bool, uint8}", "bits: int"},
              {"packed: uint8", "dims: int64"}, {"codes: T"});
-  RegisterEncodeKernel();
-  RegisterReduceKernel();
-  RegisterDecodeKernel();
+  RegisterBucketKernels();
   RegisterBitsKernels();
   return true;
 }

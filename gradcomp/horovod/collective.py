@@ -7,13 +7,14 @@ import os
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from gradcomp import live, succession
+from gradcomp import kernels, live, succession
 from gradcomp.collective import Collective, alone, timed
 from gradcomp.handshake import shake_hands
 from gradcomp.hierarchy import Levels, Ranks
@@ -68,43 +69,47 @@ class HorovodCollective:
 
     def all_gather(self, payload: tf.Tensor, *, sizes: Sequence[int], name: str) -> tf.Tensor:
         total = sum(sizes)
-        gathered = hvd.allgather(
-            payload,
-            name=f"{name}.uint8.{total}",
-            ignore_name_scope=True,
-            process_set=self._set,
-        )
+        with _carrying():
+            gathered = hvd.allgather(
+                payload,
+                name=f"{name}.uint8.{total}",
+                ignore_name_scope=True,
+                process_set=self._set,
+            )
         return tf.ensure_shape(gathered, [total])
 
     def all_to_all(
         self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
     ) -> tf.Tensor:
         static = not tf.is_tensor(splits)
-        received, _ = hvd.alltoall(
-            payload,
-            splits=tf.cast(splits, tf.int32),
-            name=f"{name}.uint8.{sum(splits) if static else 'dynamic'}",
-            ignore_name_scope=True,
-            process_set=self._set,
-        )
+        with _carrying():
+            received, _ = hvd.alltoall(
+                payload,
+                splits=tf.cast(splits, tf.int32),
+                name=f"{name}.uint8.{sum(splits) if static else 'dynamic'}",
+                ignore_name_scope=True,
+                process_set=self._set,
+            )
         return tf.ensure_shape(received, [self.size * splits[self.rank] if static else None])
 
     def broadcast(self, payload: tf.Tensor, *, name: str) -> tf.Tensor:
-        return hvd.broadcast(
-            payload,
-            self._set.ranks[0],  # also in a set, Horovod's root is one of all ranks
-            name=f"{name}.uint8.{payload.shape.num_elements()}",
-            ignore_name_scope=True,
-            process_set=self._set,
-        )
+        with _carrying():
+            return hvd.broadcast(
+                payload,
+                self._set.ranks[0],  # also in a set, Horovod's root is one of all ranks
+                name=f"{name}.uint8.{payload.shape.num_elements()}",
+                ignore_name_scope=True,
+                process_set=self._set,
+            )
 
     def all_gather_rows(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        return hvd.allgather(
-            tensor,
-            name=f"{name}.{tensor.dtype.name}",
-            ignore_name_scope=True,
-            process_set=self._set,
-        )
+        with _carrying():
+            return hvd.allgather(
+                tensor,
+                name=f"{name}.{tensor.dtype.name}",
+                ignore_name_scope=True,
+                process_set=self._set,
+            )
 
     def all_gather_object(self, value: Any, *, name: str) -> list[Any]:
         return hvd.allgather_object(value, name=name, process_set=self._set)
@@ -112,6 +117,11 @@ class HorovodCollective:
     def exchange_time(self, payload: int, *, name: str) -> float:
         content, sizes = tf.zeros([payload], tf.uint8), [payload] * self.size
         return timed(lambda: self.all_gather(content, sizes=sizes, name=name).numpy())
+
+
+def _carrying() -> AbstractContextManager[Any]:
+    """Where payloads travel: with NCCL from GPU to GPU, else they cross to the host as they are."""
+    return nullcontext() if hvd.nccl_built() else kernels.on_host()
 
 
 def _reach(ranks: Ranks | None) -> Collective | None:

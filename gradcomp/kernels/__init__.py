@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from gradcomp.errors import CodecError
 from gradcomp.kernels import numpy_kernels, tensorflow_kernels
+from gradcomp.kernels.gpu import beside, gpu_is_loaded, on_host
 from gradcomp.kernels.inputs import is_tensor, numel, static_shape
 from gradcomp.kernels.libraries import import_tensorflow, load_native, load_ops
 from gradcomp.kernels.threads import get_num_threads, set_num_threads
@@ -29,13 +30,16 @@ from gradcomp.reference import KernelParams, payload_size
 
 __all__ = [
     "KernelParams",
+    "beside",
     "decode",
     "encode",
     "get_num_threads",
+    "gpu_is_loaded",
     "is_tensor",
     "load_native",
     "load_ops",
     "numel",
+    "on_host",
     "payload_size",
     "reduce",
     "set_num_threads",

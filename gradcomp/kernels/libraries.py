@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from gradcomp.errors import CodecError, MissingDependencyError
-from gradcomp.kernels import threads
+from gradcomp.kernels import gpu, threads
 
 OLDEST_TENSORFLOW = (2, 15)
 NEWEST_TENSORFLOW = (2, 21)
@@ -104,6 +104,7 @@ def _load_ops() -> ModuleType:
     threads.attach("ops", ctypes.CDLL(spec.origin).gradcomp_set_num_threads)
     for op_type in ("GradcompEncode", "GradcompReduce", "GradcompDecode"):
         tf.RegisterGradient(op_type)(_no_gradient)
+    gpu.load(tf)
     return ops
 
 

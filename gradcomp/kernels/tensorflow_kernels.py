@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradcomp.errors import CodecError
+from gradcomp.kernels.gpu import beside, on_host
 from gradcomp.kernels.inputs import is_tensor, static_shape
 from gradcomp.kernels.libraries import import_tensorflow, load_ops
 from gradcomp.reference import KernelParams, check_params, payload_size
@@ -28,14 +29,12 @@ def encode(
     """`gradcomp.kernels.encode`; the new residuals are fresh tensors."""
     inputs = [_tensor(g, f"gradient {i}", *_FLOATS) for i, g in enumerate(gradients)]
     old = [_tensor(r, f"residual {i}", "float32") for i, r in enumerate(residuals or ())]
-    payload, new = _call(
-        "encode",
-        params,
-        gradients=inputs,
-        residuals=old,
-        segments=_table(segments),
-        rng=_words(rng),
-    )
+    load_ops()  # which tells whether there are GPU kernels
+    table, words = _table(segments), _words(rng)
+    with beside(inputs):
+        payload, new = _call(
+            "encode", params, gradients=inputs, residuals=old, segments=table, rng=words
+        )
     if is_tensor(segments):
         for residual, gradient in zip(new, inputs, strict=False):
             residual.set_shape(gradient.shape)
@@ -149,29 +148,33 @@ def _tensor(x: Any, what: str, *dtypes: str) -> Any:
 def _integers(values: Sequence[Any]) -> Any:
     """int64 [n] of integers and scalar tensors."""
     tf = import_tensorflow()
-    if any(map(is_tensor, values)):
-        return tf.stack([tf.cast(value, tf.int64) for value in values])
-    return tf.constant(values, tf.int64)
+    with on_host():
+        if any(map(is_tensor, values)):
+            return tf.stack([tf.cast(value, tf.int64) for value in values])
+        return tf.constant(values, tf.int64)
 
 
 def _table(segments: Any) -> Any:
     if is_tensor(segments):
         return _tensor(segments, "segments", "int64")
     tf = import_tensorflow()
-    return tf.constant(segments, tf.int64)
+    with on_host():
+        return tf.constant(segments, tf.int64)
 
 
 def _scalar(scale: Any) -> Any:
     tf = import_tensorflow()
-    return tf.cast(scale, tf.float32) if is_tensor(scale) else tf.constant(scale, tf.float32)
+    with on_host():
+        return tf.cast(scale, tf.float32) if is_tensor(scale) else tf.constant(scale, tf.float32)
 
 
 def _words(rng: Sequence[Any]) -> Any:
     tf = import_tensorflow()
-    if any(map(is_tensor, rng)):
-        words = [tf.cast(w if is_tensor(w) else _signed(w), tf.int64) for w in rng]
-        return tf.stack(words)
-    return tf.constant([_signed(word) for word in rng], tf.int64)
+    with on_host():
+        if any(map(is_tensor, rng)):
+            words = [tf.cast(w if is_tensor(w) else _signed(w), tf.int64) for w in rng]
+            return tf.stack(words)
+        return tf.constant([_signed(word) for word in rng], tf.int64)
 
 
 def _signed(word: int) -> int:

@@ -2,8 +2,10 @@
 
 #include <sys/mman.h>
 
+#include <cfenv>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -180,6 +182,19 @@ __attribute__((no_sanitize_address)) void FillSharedWithGarbage() {
   }
 }
 
+// A GPU keeps subnormal numbers, which TensorFlow's threads flush to zero.
+class GpuFloats {
+ public:
+  GpuFloats() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~GpuFloats() { std::fesetenv(&before_); }
+
+ private:
+  std::fenv_t before_;
+};
+
 void RunBlock() {
   FillSharedWithGarbage();
   waiting_threads = 0;
@@ -222,6 +237,9 @@ const uint64_t* Meet(Operation operation, unsigned mask, uint64_t value) {
 }
 
 void Run(dim3 grid, dim3 block, const std::function<void()>& thread) {
+  static std::mutex one_grid;  // TensorFlow's threads call at once
+  const std::lock_guard<std::mutex> lock(one_grid);
+  const GpuFloats floats;
   if (grid.y * grid.z * block.y * block.z != 1) Fail("grids and blocks have one dimension", 0);
   if (block.x == 0 || block.x > kMaxThreads || grid.x == 0 || grid.x > 0x7fffffff) {
     Fail("a launch of no blocks, or of too many threads", 0);

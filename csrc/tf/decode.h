@@ -1,5 +1,8 @@
 // GradcompDecode: the payloads of all ranks to the tensors of their scaled sum.
 
+#ifndef GRADCOMP_TF_DECODE_H_
+#define GRADCOMP_TF_DECODE_H_
+
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -9,8 +12,9 @@
 #include "tf/op_kernel.h"
 
 namespace gradcomp::tf {
-namespace {
 
+// Engine runs it, on the CPU or on a GPU: bucket.cc says what one has.
+template <class Engine>
 class DecodeKernel {
  public:
   bool Init(Attrs& attrs) {
@@ -31,7 +35,7 @@ class DecodeKernel {
     return true;
   }
 
-  bool Compute(Call& call) const {
+  bool Compute(typename Engine::Call& call) const {
     TensorPtr payloads, finite;
     std::vector<Segment> segments;
     std::vector<std::vector<int64_t>> shapes;
@@ -49,10 +53,9 @@ class DecodeKernel {
           {Data<void>(outputs[i]), dtypes_[i], TF_TensorElementCount(outputs[i].get())});
     }
     if (!call.AllocateOutput(num_tensors, kBool, {}, &finite)) return false;
-    return call.Check(segments,
-                      Decode(codec_, Data<uint8_t>(payloads), TF_TensorElementCount(payloads.get()),
-                             world_, segments.data(), static_cast<int64_t>(segments.size()), scale,
-                             tensors.data(), num_tensors, Data<bool>(finite)));
+    return Engine::Decode(call, codec_, Data<uint8_t>(payloads),
+                          TF_TensorElementCount(payloads.get()), world_, segments, scale, tensors,
+                          Data<bool>(finite));
   }
 
  private:
@@ -94,8 +97,6 @@ class DecodeKernel {
   std::vector<int64_t> ranks_;
 };
 
-}  // namespace
-
-void RegisterDecodeKernel() { RegisterCpuKernel<DecodeKernel>("GradcompDecode"); }
-
 }  // namespace gradcomp::tf
+
+#endif  // GRADCOMP_TF_DECODE_H_

@@ -1,11 +1,15 @@
 // GradcompReduce: the payloads of one chunk from all ranks to the payload of their scaled sum.
 
+#ifndef GRADCOMP_TF_REDUCE_H_
+#define GRADCOMP_TF_REDUCE_H_
+
 #include "cpu/bucket.h"
 #include "tf/op_kernel.h"
 
 namespace gradcomp::tf {
-namespace {
 
+// Engine runs it, on the CPU or on a GPU: bucket.cc says what one has.
+template <class Engine>
 class ReduceKernel {
  public:
   bool Init(Attrs& attrs) {
@@ -18,7 +22,7 @@ class ReduceKernel {
                       std::to_string(num_residuals_) + " residuals: a chunk has one, or none");
   }
 
-  bool Compute(Call& call) const {
+  bool Compute(typename Engine::Call& call) const {
     const int64_t after_residual = 1 + num_residuals_;
     TensorPtr payloads, payload, residual, new_residual;
     std::vector<Segment> segments;
@@ -32,12 +36,11 @@ class ReduceKernel {
                              &payload)) {
       return false;
     }
-    return call.Check(
-        segments, Reduce(codec_, Data<uint8_t>(payloads), TF_TensorElementCount(payloads.get()),
-                         world_, segments.data(), static_cast<int64_t>(segments.size()), rng, scale,
-                         residual ? Data<float>(residual) : nullptr,
-                         residual ? Data<float>(new_residual) : nullptr, Data<uint8_t>(payload),
-                         TF_TensorElementCount(payload.get())));
+    return Engine::Reduce(call, codec_, Data<uint8_t>(payloads),
+                          TF_TensorElementCount(payloads.get()), world_, segments, rng, scale,
+                          residual ? Data<float>(residual) : nullptr,
+                          residual ? Data<float>(new_residual) : nullptr, Data<uint8_t>(payload),
+                          TF_TensorElementCount(payload.get()));
   }
 
  private:
@@ -58,8 +61,6 @@ class ReduceKernel {
   int64_t num_residuals_ = 0;
 };
 
-}  // namespace
-
-void RegisterReduceKernel() { RegisterCpuKernel<ReduceKernel>("GradcompReduce"); }
-
 }  // namespace gradcomp::tf
+
+#endif  // GRADCOMP_TF_REDUCE_H_

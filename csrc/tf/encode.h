@@ -1,13 +1,17 @@
 // GradcompEncode: a bucket's gradients and residuals to one payload and new residuals.
 
+#ifndef GRADCOMP_TF_ENCODE_H_
+#define GRADCOMP_TF_ENCODE_H_
+
 #include <algorithm>
 
 #include "cpu/bucket.h"
 #include "tf/op_kernel.h"
 
 namespace gradcomp::tf {
-namespace {
 
+// Engine runs it, on the CPU or on a GPU: bucket.cc says what one has.
+template <class Engine>
 class EncodeKernel {
  public:
   bool Init(Attrs& attrs) {
@@ -24,7 +28,7 @@ class EncodeKernel {
     return true;
   }
 
-  bool Compute(Call& call) const {
+  bool Compute(typename Engine::Call& call) const {
     const int64_t after_tensors = num_tensors_ + num_residuals_;
     std::vector<TensorPtr> gradients, residuals, new_residuals;
     std::vector<Segment> segments;
@@ -47,11 +51,9 @@ class EncodeKernel {
     for (const TensorPtr& residual : residuals) old_data.push_back(Data<float>(residual));
     for (const TensorPtr& residual : new_residuals) new_data.push_back(Data<float>(residual));
     const bool feedback = num_residuals_ > 0;
-    return call.Check(segments,
-                      Encode(codec_, tensors.data(), feedback ? old_data.data() : nullptr,
-                             feedback ? new_data.data() : nullptr, num_tensors_, segments.data(),
-                             static_cast<int64_t>(segments.size()), rng, Data<uint8_t>(payload),
-                             TF_TensorElementCount(payload.get())));
+    return Engine::Encode(call, codec_, tensors, feedback ? old_data.data() : nullptr,
+                          feedback ? new_data.data() : nullptr, segments, rng,
+                          Data<uint8_t>(payload), TF_TensorElementCount(payload.get()));
   }
 
  private:
@@ -93,8 +95,6 @@ class EncodeKernel {
   int64_t num_residuals_ = 0;
 };
 
-}  // namespace
-
-void RegisterEncodeKernel() { RegisterCpuKernel<EncodeKernel>("GradcompEncode"); }
-
 }  // namespace gradcomp::tf
+
+#endif  // GRADCOMP_TF_ENCODE_H_
