@@ -2,36 +2,9 @@
 # Compiles csrc/cuda for every GPU that is supported, and prints what the kernels take. Without a
 # CUDA toolkit, installs one under .venvs/cuda or, with --if-found, says that this was left out.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source "$ROOT/.ci/nvcc.sh"
 
-readonly TOOLS=$ROOT/.venvs/cuda
-readonly TOOLKIT=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
-  nvidia-cuda-runtime==13.0.88 nvidia-cuda-cccl==13.0.85)
-readonly DUMPERS=(nvidia-cuda-cuobjdump==13.2.86 nvidia-cuda-nvdisasm==13.2.86)
 export OUT=$ROOT/build/cuda
-
-# Prints the folder of the first nvcc that knows all our GPUs.
-find_nvcc() {
-  local folder
-  for folder in "$(dirname "$(command -v nvcc || echo /none/nvcc)")" "${CUDA_HOME:-/none}/bin" \
-    "$TOOLS"/lib/python3*/site-packages/nvidia/cu13/bin; do
-    if [[ -x $folder/nvcc ]] && "$folder/nvcc" --list-gpu-arch | grep -qx compute_120; then
-      echo "$folder"
-      return
-    fi
-  done
-}
-
-# install NAME TITLE PACKAGE...
-install() {
-  local name=$1 title=$2
-  shift 2
-  if [[ ! -x $TOOLS/bin/python ]]; then
-    rm -f "$STAMPS"/cuda-*
-    python3 -m venv --clear "$TOOLS"
-  fi
-  stamped "$name" "$ROOT $*" "$title" "The packages come from pip's configured index." \
-    "$TOOLS/bin/python" -m pip install "$@"
-}
 
 # compile FILE: into $OUT, unless what it depends on is unchanged since.
 compile() {
@@ -62,10 +35,7 @@ if [[ -z $bin && ${1:-} == --if-found ]]; then
   echo "cuda: left out, since there is no nvcc of CUDA 13; make cuda installs one (300 MB in .venvs/cuda)"
   exit
 fi
-if [[ -z $bin ]]; then
-  install cuda-toolkit "cuda: installing nvcc in .venvs/cuda (300 MB) ..." "${TOOLKIT[@]}"
-  bin=$(find_nvcc)
-fi
+require_nvcc
 export PATH=$bin:$PATH
 if ! command -v cuobjdump >/dev/null || ! command -v nvdisasm >/dev/null; then
   install cuda-dumpers "cuda: installing the disassembler in .venvs/cuda (6 MB) ..." "${DUMPERS[@]}"

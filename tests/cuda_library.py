@@ -7,6 +7,7 @@ import fcntl
 import functools
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,8 +34,10 @@ def build() -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (BUILD / "build.ninja").exists():
+        cache = BUILD / "CMakeCache.txt"
+        if not cache.exists() or sys.executable not in cache.read_text():
             options = ["-G", "Ninja", "-DGRADCOMP_EMULATED_CUDA=ON"]
+            options += [f"-DPython_EXECUTABLE={sys.executable}"]
             _run("cmake", "-S", str(ROOT), "-B", str(BUILD), *options)
         _run("cmake", "--build", str(BUILD), "--parallel", str(os.cpu_count()))
     return BUILD / "tests/cuda/libemulated_cuda.so"
