@@ -31,7 +31,7 @@ sanity: setup ## no kernel takes twice as long as it may (half a minute)
 test-tf-versions: setup ## the same built ops in older TensorFlows
 	@.ci/tf_versions.sh
 
-cuda: setup ## compile the CUDA kernels for every GPU, and show what they take
+cuda: setup ## compile the CUDA kernels for every GPU, show what they take, build gradcomp._cuda
 	@.ci/cuda.sh
 
 clean: ## remove what was built (.venv and .venvs stay: delete them by hand)

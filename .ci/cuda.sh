@@ -51,3 +51,4 @@ export -f compile digest
 echo "cuda: compiling with $bin/nvcc (about 1 minute after a change) ..."
 logged cuda "The log names the file and line; g++ compiles the same files in the tests." compile_all
 python -m bench.cuda_table "$OUT"
+.ci/cuda_extension.sh

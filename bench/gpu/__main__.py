@@ -45,6 +45,7 @@ class Run:
     rows: list[Row] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    doing: str = "beginning"
 
     def __post_init__(self) -> None:
         self._begun = self.clock()
@@ -56,6 +57,7 @@ class Run:
         for numel in self.sizes:
             if self._late(f"everything at {numel:,} elements"):
                 continue
+            self.doing = f"drawing {numel:,} elements"
             buffers = Buffers(self.device, numel)
             self._yardstick(buffers)
             for spec in specs():
@@ -71,6 +73,7 @@ class Run:
 
     def _verify(self, dtype: str) -> None:
         """At a size that is no multiple of anything, in one dtype of gradients."""
+        self.doing = f"verifying with {ODD:,} elements of {dtype}"
         try:
             buffers = Buffers(self.device, ODD, dtype)
         except ImportError as error:
@@ -78,8 +81,8 @@ class Run:
             return
         for spec in specs():
             try:
-                for _ in kernels_of(spec, buffers):
-                    pass
+                for kernel in kernels_of(spec, buffers):
+                    self.doing = f"after {kernel.name} of {ODD:,} {dtype}"
             except AssertionError as error:
                 self.wrong.append(f"{error}, with {ODD:,} elements of {dtype}")
 
@@ -89,8 +92,10 @@ class Run:
         self._add("copy", buffers.numel, seconds, buffers.copy_bytes(), verified=False)
 
     def _codec(self, spec: str, buffers: Buffers) -> None:
+        self.doing = f"verifying {spec} at {buffers.numel:,}"
         try:
             for kernel in kernels_of(spec, buffers):
+                self.doing = f"after {kernel.name} at {buffers.numel:,}"
                 seconds = self._seconds(kernel.run)
                 self._add(kernel.name, buffers.numel, seconds, kernel.bytes_moved, verified=True)
         except AssertionError as error:
@@ -106,8 +111,13 @@ class Run:
         for one in made:
             if one.like not in moved or self._late(f"{one.name} at {buffers.numel:,}"):
                 continue
-            one.check()
-            seconds = self._seconds(one.run)
+            self.doing = f"timing {one.name} at {buffers.numel:,}"
+            try:
+                one.check()
+                seconds = self._seconds(one.run)
+            except (AssertionError, RuntimeError) as error:  # too little memory is the latter
+                self.left_out.append(f"{one.name} at {buffers.numel:,} ({error})")
+                continue
             self._add(one.name, buffers.numel, seconds, moved[one.like], verified=False)
 
     def _add(self, name: str, numel: int, seconds: float, moved: int, *, verified: bool) -> None:
@@ -138,7 +148,11 @@ def main() -> int:
 
 def show(run: Run, console: Console) -> int:
     """Runs it and prints what came of it; returns the exit status."""
-    run.all()
+    try:
+        run.all()
+    except Exception as error:  # the times so far may have cost money
+        console.print_exception()
+        run.wrong.append(f"it broke off {run.doing}: {type(error).__name__}: {error}")
     console.print(table(run.rows))
     for said in targets(run.rows):
         console.print(said, markup=False, soft_wrap=True)
