@@ -9,14 +9,15 @@ readonly ADVICE="It needs g++, and the headers of this Python (python3-dev in De
 
 python=${PYTHON:-$([[ -x $VENV/bin/python ]] && echo "$VENV/bin/python" || echo python3)}
 python=$("$python" -c 'import sys; print(sys.executable)')
-echo "cuda: building gradcomp._cuda for $python"
 if ! "$python" -c 'import numpy, rich' 2>/dev/null; then
   echo "      $python lacks what gradcomp imports. Type: $python -m pip install 'numpy>=1.26' rich"
   exit 1
 fi
 
 require_nvcc
-if ! "$python" -m pybind11 --cmakedir >/dev/null 2>&1 || ! command -v cmake ninja >/dev/null; then
+mkdir -p "$BUILD"
+echo 'cmake_minimum_required(VERSION 3.25)' >"$BUILD/version.cmake"
+if ! { "$python" -m pybind11 --cmakedir && command -v ninja && cmake -P "$BUILD/version.cmake"; } >/dev/null 2>&1; then
   install cuda-build "cuda: installing CMake and pybind11 in .venvs/cuda ..." 'cmake>=3.25' ninja 'pybind11>=2.13'
   export PATH=$TOOLS/bin:$PATH
   pybind11=$("$TOOLS/bin/python" -m pybind11 --cmakedir)
@@ -24,6 +25,7 @@ fi
 
 build() {
   cmake -S . -B "$BUILD" -G Ninja -DGRADCOMP_CUDA=ON -DCMAKE_CUDA_COMPILER="$bin/nvcc" \
+    -DGRADCOMP_CUDA_OBJECTS="$OUT" \
     -DPython_EXECUTABLE="$python" ${pybind11:+-Dpybind11_DIR="$pybind11"}
   cmake --build "$BUILD" --parallel "$(nproc)" --target _native _cuda
 }
@@ -33,7 +35,7 @@ key="$python $bin"
 [[ -f $BUILD/key && $(<"$BUILD/key") == "$key" ]] || rm -rf "$BUILD"
 mkdir -p "$BUILD"
 echo "$key" >"$BUILD/key"
-echo "cuda: compiling with $bin/nvcc (about 2 minutes the first time) ..."
+echo "cuda: building gradcomp._cuda for $python (about 1 minute the first time) ..."
 logged cuda-extension "$ADVICE" build
 "$python" - <<'END'
 from gradcomp import cuda

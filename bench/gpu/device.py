@@ -152,8 +152,9 @@ def open_device() -> Device:
         raise Unusable(str(error)) from error
     if count == 0:
         raise Unusable(
-            f"There is no GPU to run on: {why}. `nvidia-smi` has to list one; in a container, it "
-            "is started with --gpus all. A driver older than CUDA 13 (580) does not work."
+            f"There is no GPU to run on: {why}. `nvidia-smi` has to list one and to say at least "
+            f"CUDA {cuda.load().runtime_version() // 1000}.0, which is what its driver knows. "
+            "A container is started with --gpus all."
         )
     reasons = []
     for name, make in (("torch", _torch_device), ("cupy", _cupy_device)):
