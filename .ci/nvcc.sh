@@ -65,7 +65,9 @@ compile_all() {
 compile_kernels() {
   export PATH=$bin:$PATH
   local arch
-  FLAGS="-std=c++17 -O3 --fmad=false -Xptxas -v -Werror all-warnings -Xcompiler=-fPIC,-fvisibility=hidden"
+  FLAGS="-std=c++17 -O3 --fmad=false -Xptxas -v -Xcompiler=-fPIC,-fvisibility=hidden"
+  # Another compiler may warn of what this one does not.
+  [[ $(nvcc --version) != *"release 13."* ]] || FLAGS+=" -Werror all-warnings"
   for arch in 75 80 86 89 90 100 120; do FLAGS+=" -gencode arch=compute_$arch,code=sm_$arch"; done
   export FLAGS+=" -gencode arch=compute_120,code=compute_120"
   export SETTINGS="$FLAGS $(nvcc --version | tail -n 1) $(digest csrc/core/*.h csrc/cuda/*.h)"
