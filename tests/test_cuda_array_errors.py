@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -241,3 +244,16 @@ def _capsule(name: bytes) -> Any:
         (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
     )
     return make(1, name, None)
+
+
+def test_the_stub_says_what_the_module_has() -> None:
+    native = load()
+    stub = Path(gc.__file__).with_name("_cuda.pyi").read_text(encoding="utf-8")
+    functions = [n for n in ast.parse(stub).body if isinstance(n, ast.FunctionDef)]
+    classes = {"Codec", "REPORT_BYTES", "WORKSPACE_ALIGNMENT"}
+    public = {name for name in vars(native) if not name.startswith("__")}
+    assert {f.name for f in functions} | classes == public
+    for function in functions:
+        signature = getattr(native, function.name).__doc__.splitlines()[0]
+        told = re.findall(r"(\w+): ", signature)
+        assert [argument.arg for argument in function.args.args] == told
