@@ -31,7 +31,7 @@ sanity: setup ## no kernel takes twice as long as it may (half a minute)
 test-tf-versions: setup ## the same built ops in older TensorFlows
 	@.ci/tf_versions.sh
 
-cuda: setup ## compile the CUDA kernels for every GPU, show what they take, build the GPU ops
+cuda: setup ## compile the CUDA kernels for every GPU, show what they take, build gradcomp._cuda and the GPU ops
 	@.ci/cuda.sh
 
 clean: ## remove what was built (.venv and .venvs stay: delete them by hand)

@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradcomp._version import __version__
+from gradcomp.cuda import BUILD
 from gradcomp.probe import PROBES
 
 PACKAGE = Path(__file__).parent
@@ -29,7 +30,10 @@ STATE_STYLES = {"works": "green", "absent": "yellow", "broken": "red"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of the installation: what is there or wrong, and the command that mends it."""
+    """One part of the installation: what is there or wrong, and the command that mends it.
+
+    What most machines do without has no command.
+    """
 
     name: str
     state: Literal["works", "absent", "broken"]
@@ -62,12 +66,13 @@ def run(required: set[str], console: Console | None = None) -> int:
 
 
 def examine() -> dict[str, Finding]:
-    """Probes the native module, TensorFlow with its GPU kernels, and Horovod at the same time."""
+    """Probes the native modules, TensorFlow with its GPU kernels, and Horovod at the same time."""
     with ThreadPoolExecutor() as pool:
         facts = dict(zip(PROBES, pool.map(probe, PROBES), strict=True))
     tensorflow = _tensorflow(facts["tensorflow"])
     return {
         "native": _native(facts["native"]),
+        "cuda": _cuda(facts["cuda"]),
         "tensorflow": tensorflow,
         "gpu": _gpu(facts["tensorflow"]),
         "horovod": _horovod(facts["horovod"], facts["tensorflow"].get("version")),
@@ -104,6 +109,22 @@ def _native(facts: dict[str, Any]) -> Finding:
     return Finding("native", "broken", facts["error"], _reinstall())
 
 
+def _cuda(facts: dict[str, Any]) -> Finding:
+    if "absent" in facts:
+        told = f"not built: {BUILD} in the checkout makes it, for CuPy's and PyTorch's arrays"
+        return Finding("cuda", "absent", told)
+    if "runtime" not in facts:
+        return Finding("cuda", "broken", facts["error"], f"{BUILD}  # in gradcomp's source folder")
+    detail = f"gradcomp._cuda for CUDA {facts['runtime'] // 1000}.{facts['runtime'] % 1000 // 10}"
+    if facts["gpus"] == 0:
+        return Finding("cuda", "absent", f"{detail}, but no GPU: {facts['why']}")
+    return Finding("cuda", "works", f"{detail}, {_gpus(facts['gpus'])}")
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
 def _tensorflow(facts: dict[str, Any]) -> Finding:
     wanted = shlex.quote(_requirement("tensorflow"))
     if "absent" in facts:
@@ -115,8 +136,7 @@ def _tensorflow(facts: dict[str, Any]) -> Finding:
     detail = f"TensorFlow {facts['version']}"
     if "error" in facts:
         return Finding("tensorflow", "broken", f"{detail}: {facts['error']}", _reinstall())
-    gpus = "1 GPU" if facts["gpus"] == 1 else f"{facts['gpus']} GPUs"
-    detail += f", Keras {facts['keras']}, {gpus}, gradcomp's ops load"
+    detail += f", Keras {facts['keras']}, {_gpus(facts['gpus'])}, gradcomp's ops load"
     return Finding("tensorflow", "works", detail)
 
 
@@ -236,8 +256,9 @@ def _engines(findings: dict[str, Finding]) -> Table:
 def _print_remedies(console: Console, unwell: Iterable[Finding]) -> None:
     """One command a line, unwrapped and unstyled, to be copied as it stands."""
     names: dict[str, list[str]] = {}
-    for finding in filter(lambda finding: finding.remedy, unwell):
-        names.setdefault(finding.remedy, []).append(finding.name)
+    for finding in unwell:
+        if finding.remedy:
+            names.setdefault(finding.remedy, []).append(finding.name)
     for remedy, mended in names.items():
         console.print(f"To mend {' and '.join(mended)}, type:")
         console.print(f"  {remedy}", markup=False, soft_wrap=True)

@@ -25,6 +25,13 @@ def native() -> Facts:
     return {"path": module.__file__}
 
 
+def cuda() -> Facts:
+    """The pybind11 module with the CUDA kernels, and the GPUs it sees."""
+    module = importlib.import_module("gradcomp._cuda")
+    count, why = module.devices()
+    return {"runtime": module.runtime_version(), "gpus": count, "why": why}
+
+
 def tensorflow() -> Facts:
     """TensorFlow, its Keras, its GPUs, and whether gradcomp's ops and GPU kernels load in it."""
     tf = importlib.import_module("tensorflow")
@@ -61,10 +68,16 @@ def horovod() -> Facts:
 
 PROBES: dict[str, Callable[[], Facts]] = {
     "native": native,
+    "cuda": cuda,
     "tensorflow": tensorflow,
     "horovod": horovod,
 }
-MODULES = {"native": "gradcomp._native", "tensorflow": "tensorflow", "horovod": "horovod"}
+MODULES = {
+    "native": "gradcomp._native",
+    "cuda": "gradcomp._cuda",
+    "tensorflow": "tensorflow",
+    "horovod": "horovod",
+}
 
 
 def _guarded(step: Callable[[], Facts]) -> Facts:

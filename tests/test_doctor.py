@@ -89,6 +89,7 @@ def test_absent_library(tmp_path: Path, blocked: str, remedy: str) -> None:
 def test_what_is_absent_and_not_asked_for_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {
         "native": {"path": "_native.so"},
+        "cuda": {"absent": 1},
         "tensorflow": {"absent": 1},
         "horovod": {"absent": 1},
     }
@@ -157,6 +158,7 @@ def test_broken_horovod(
 ) -> None:
     answers = {
         "native": {"path": "_native.so"},
+        "cuda": {"absent": 1},
         "tensorflow": {"version": "2.21.0", "keras": "3.15.1", "gpus": 0},
         "horovod": facts,
     }
@@ -208,6 +210,7 @@ def test_it_tells_whether_mpirun_can_start_horovod(
 ) -> None:
     answers = {
         "native": {"path": "_native.so"},
+        "cuda": {"absent": 1},
         "tensorflow": {"version": "2.21.0", "keras": "3.15.1", "gpus": 0},
         "horovod": {"version": "0.28.1", "built_for": "2.21.0", "carriers": carriers},
     }
@@ -216,6 +219,36 @@ def test_it_tells_whether_mpirun_can_start_horovod(
     assert finding.state == "works"
     assert ("with gloo, mpi" in finding.detail) == mpi
     assert ("no MPI: start it with horovodrun" in finding.detail) != mpi
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "told"),
+    [
+        ({"absent": True}, "absent", "not built: .ci/cuda_extension.sh in the checkout makes it"),
+        ({"error": "ImportError: GLIBC"}, "broken", "ImportError: GLIBC"),
+        (
+            {"runtime": 13000, "gpus": 0, "why": "no driver"},
+            "absent",
+            "gradcomp._cuda for CUDA 13.0, but no GPU: no driver",
+        ),
+        ({"runtime": 12080, "gpus": 2, "why": ""}, "works", "for CUDA 12.8, 2 GPUs"),
+    ],
+)
+def test_a_line_for_the_cuda_module(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, object], state: str, told: str
+) -> None:
+    answers = {
+        "native": {"path": "_native.so"},
+        "cuda": facts,
+        "tensorflow": {"absent": 1},
+        "horovod": {"absent": 1},
+    }
+    monkeypatch.setattr(doctor, "probe", answers.__getitem__)
+    output = io.StringIO()
+    assert doctor.run({"native"}, Console(file=output, width=300)) == 0
+    assert state_of("cuda", output.getvalue()) == state
+    assert told in output.getvalue()
+    assert ("To mend cuda, type:" in output.getvalue()) == (state == "broken")
 
 
 def test_remedy_script_is_in_the_package_and_names_the_pinned_version() -> None:

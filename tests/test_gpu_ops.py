@@ -18,7 +18,7 @@ def library() -> Path:
 
 @pytest.mark.parametrize("tests", ["test_ops.py", "test_ops_errors.py"])
 def test_bytes_and_errors_are_those_of_the_cpu(library: Path, tests: str) -> None:
-    options = ["-p", "emulated_gpu", "-p", "no:cacheprovider", "-q"]
+    options = ["-p", "emulated_gpu_ops", "-p", "no:cacheprovider", "-q"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(TESTS / tests)],
         env=os.environ | {"EMULATED_GPU_OPS": str(library), "PYTHONPATH": str(TESTS)},

@@ -199,6 +199,12 @@ void __stcs(T* address, T value) {
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 struct cudaLaunchAttribute;
+namespace emulation {
+// Where the last launch went, for tests.
+inline int current_device = 0;
+inline int last_device = 0;
+inline cudaStream_t last_stream = nullptr;
+}  // namespace emulation
 struct cudaLaunchConfig_t {
   dim3 gridDim;
   dim3 blockDim;
@@ -232,6 +238,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
 template <typename... Params, typename... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                Args&&... args) {
+  emulation::last_stream = config->stream;
+  emulation::last_device = emulation::current_device;
   const std::tuple<std::remove_const_t<Params>...> params(std::forward<Args>(args)...);
   emulation::Run(config->gridDim, config->blockDim, [&] { std::apply(kernel, params); });
   return cudaSuccess;

@@ -1,0 +1,1 @@
+"""Verifies every CUDA kernel against the CPU's, then times it beside copies and PyTorch."""
