@@ -221,7 +221,8 @@ inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t count, cudaSt
 }
 enum cudaMemcpyKind { cudaMemcpyDeviceToHost = 2 };
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind,
-                                   cudaStream_t) {
+                                   cudaStream_t stream) {
+  emulation::last_stream = stream;
   std::memcpy(to, from, count);
   return cudaSuccess;
 }
@@ -233,7 +234,8 @@ inline cudaError_t cudaStreamAddCallback(cudaStream_t stream,
   return cudaSuccess;
 }
 inline const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaSuccess ? "no error" : "invalid argument";
+  if (error == cudaSuccess) return "no error";
+  return error == cudaErrorInvalidValue ? "invalid argument" : "no such device";
 }
 template <typename... Params, typename... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),

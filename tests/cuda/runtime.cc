@@ -1,7 +1,5 @@
 #include "runtime.h"
 
-#include <cstring>
-
 namespace {
 
 // Device d's memory, as far as tests have said.
@@ -17,9 +15,6 @@ int num_devices = 1;
 
 const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaErrorInvalidValue ? "cudaErrorInvalidValue" : "cudaErrorEmulated";
-}
-const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorInvalidValue ? "invalid argument" : "no such device";
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -52,12 +47,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind,
-                            cudaStream_t stream) {
-  emulation::last_stream = stream;
-  std::memcpy(to, from, count);
-  return cudaSuccess;
-}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   emulation::last_stream = stream;
   return cudaSuccess;

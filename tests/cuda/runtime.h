@@ -7,7 +7,6 @@
 
 #include "emulation.h"
 
-enum cudaMemcpyKind { cudaMemcpyDeviceToHost = 2 };
 enum cudaMemoryType { cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
 struct cudaPointerAttributes {
   cudaMemoryType type;
@@ -15,14 +14,11 @@ struct cudaPointerAttributes {
 };
 
 const char* cudaGetErrorName(cudaError_t error);
-const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind kind,
-                            cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 
 #endif  // GRADCOMP_TESTS_CUDA_RUNTIME_H_
