@@ -76,10 +76,13 @@ def test_wrong_gradients_are_found(method: str, error: float, expected: bool) ->
 
 
 def test_the_network_has_resnet50s_shape() -> None:
-    blocks = FULL["resnet50"].blocks()
-    theirs = keras.applications.ResNet50(weights=None)
-    kernels = [v.shape for b in blocks for v in b.trainable_variables if len(v.shape) == 4]
-    assert sorted(kernels) == sorted(v.shape for v in theirs.variables if len(v.shape) == 4)
+    ours = [v for block in FULL["resnet50"].blocks() for v in block.trainable_variables]
+    theirs = keras.applications.ResNet50(weights=None).variables
+
+    def kernels(variables: Any) -> list[tuple[int, ...]]:
+        return sorted(tuple(v.shape) for v in variables if len(v.shape) == 4)
+
+    assert kernels(ours) == kernels(theirs)
 
 
 def training(codec: str, seed: int, score: float, start: str = "") -> Training:
@@ -103,7 +106,7 @@ def test_methods_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     methods = ['RematScope("full")', RECOMPUTE_GRAD, AUTO + "8-bit"]
     arguments = ["--quick", "--out", str(tmp_path), "--models", "mlp", "--methods", *methods]
     assert bench.main(arguments) == 0
-    rows = [json.loads(line) for line in (tmp_path / "activations.jsonl").open()]
+    rows = [json.loads(line) for line in (tmp_path / "activations.jsonl").read_text().splitlines()]
     remat, again, packed = rows
     assert "Error" in remat["failure"]
     assert again["error"] < 1e-5  # there is no dropout
@@ -116,7 +119,10 @@ def test_methods_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_trainings_are_compared(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(accuracy, "CODECS", {"8-bit": "quantize:bits=8"})
     assert bench.main(["--accuracy", "--quick", "--out", str(tmp_path)]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "activations-accuracy.jsonl").open()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "activations-accuracy.jsonl").read_text().splitlines()
+    ]
     assert [(t["task"], t["codec"]) for t in lines] == [
         ("images", "none"),
         ("images", "8-bit"),
