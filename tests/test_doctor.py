@@ -189,6 +189,7 @@ def test_gpu_kernels(
     tensorflow = {"version": "2.21.0", "keras": "3.15.1", "gpus": gpus}
     answers = {
         "native": {"path": "_native.so"},
+        "cuda": {"absent": True},
         "tensorflow": tensorflow | {"gpu_kernels": loading._asdict()},
         "horovod": {"absent": True},
     }
