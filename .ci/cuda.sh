@@ -2,7 +2,7 @@
 # Compiles csrc/cuda for every GPU that is supported, prints what the kernels take, builds gradcomp._cuda and
 # gradcomp/_gpu_ops.so, and loads that on this machine, in tensorflow and tensorflow-cpu. Without a
 # CUDA toolkit, installs one under .venvs/cuda. With --if-found, as make test calls it, says that this was
-# left out where there is none, and ends with the table.
+# left out where there is none, and ends with gradcomp._cuda.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 source "$ROOT/.ci/nvcc.sh"
 
@@ -20,11 +20,11 @@ fi
 
 compile_kernels
 python -m bench.cuda_table "$OUT"
+.ci/cuda_extension.sh
 if [[ ${1:-} == --if-found ]]; then # what follows takes minutes more, and a download
-  echo "cuda: make cuda also builds gradcomp._cuda and gradcomp/_gpu_ops.so, and loads them"
+  echo "cuda: make cuda also builds gradcomp/_gpu_ops.so, and loads it"
   exit
 fi
-.ci/cuda_extension.sh
 
 build_ops() {
   cmake -S . -B build/gpu-ops -G Ninja -DPython_EXECUTABLE="$VENV/bin/python" -DGRADCOMP_CUDA=ON \

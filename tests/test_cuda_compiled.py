@@ -12,7 +12,7 @@ import pytest
 BUILT = importlib.util.find_spec("gradcomp._cuda") is not None
 
 
-@pytest.mark.skipif(not BUILT, reason="not built: make cuda does it")
+@pytest.mark.skipif(not BUILT, reason="not built: make cuda does it, and make test where nvcc is")
 def test_it_loads_without_a_gpu_and_says_that_there_is_none() -> None:
     code = """if True:
         import json
