@@ -13,7 +13,7 @@ from gradcomp.activations import recompute as again
 from gradcomp.activations.install import install
 from gradcomp.activations.keep import packing
 from gradcomp.activations.pack import check_codec
-from gradcomp.codecs import BF16, FP16, Codec
+from gradcomp.codecs import BF16, FP16, Codec, Quantize
 from gradcomp.codecs import codec as as_codec
 from gradcomp.errors import ActivationError, CodecError
 
@@ -66,6 +66,16 @@ def _name(function: Any) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
+def _while_run_again(codec: Codec) -> Codec:
+    """What layers keep during a second run: at least 8 bits, as its input was rounded already.
+
+    It lives for one run only, so that it hardly counts in memory.
+    """
+    if isinstance(codec, Quantize) and codec.bits < 8:
+        return Quantize(8, codec.block_size)
+    return codec
+
+
 def _function(function: Callable[..., Any], codec: Codec) -> Callable[..., Any]:
     @functools.wraps(function)
     def packed(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +114,8 @@ class _Packed:
             self._install()
 
     def _install(self: Any) -> None:
-        count = install(self.layer, self.codec, alone=self.recompute is None)
+        inner = _while_run_again(self.codec) if self.recompute else self.codec
+        count = install(self.layer, inner, alone=self.recompute is None)
         self._installed = True
         if self.recompute is False and not count:
             raise ActivationError(
