@@ -35,4 +35,4 @@ cuda: setup ## compile the CUDA kernels for every GPU, show what they take, buil
 	@.ci/cuda.sh
 
 clean: ## remove what was built (.venv and .venvs stay: delete them by hand)
-	rm -rf build dist results gradcomp/*.so gradcomp/_gpu_ops.tensorflow gradcomp/_gpu_ops.tensorflow .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist results gradcomp/*.so gradcomp/_gpu_ops.tensorflow .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
