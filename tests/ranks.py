@@ -121,6 +121,8 @@ def measure_first_only(index: int) -> None:
 
 def _main(module: str, folder: str) -> None:
     measure_first_only(int(os.environ.get("HOROVOD_RANK", 0)))
+    import horovod.tensorflow as stock
+
     import gradcomp.horovod as hvd
 
     scenarios = importlib.import_module(module)
@@ -136,6 +138,8 @@ def _main(module: str, folder: str) -> None:
         if not outcomes[name].ok:
             # Ranks are out of step from here on, and the others must be released.
             os._exit(1)
+    # A shutdown ends Horovod on all ranks, also on one that is still at its last scenario.
+    stock.allgather_object(None, name="all are done")
     hvd.shutdown()
 
 
