@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before anything imports TensorFlow
@@ -128,9 +129,22 @@ def _alternative_rows(threads: Sequence[int], rounds: int) -> Iterator[Row]:
     ]
     for count in threads:
         alternatives.confine(count)
-        for name, timing in interleave(cases, _yardstick(NUMEL), rounds).items():
-            ms = 1e3 * timing.median_seconds
-            yield Row(name, NUMEL, count, ms, timing.multiple, timing.spread, timing.least)
+        with ThreadPoolExecutor(count) as pool:
+            timed = [*cases, _memory_alone(pool, count)]
+            for name, timing in interleave(timed, _yardstick(NUMEL), rounds).items():
+                ms = 1e3 * timing.median_seconds
+                yield Row(name, NUMEL, count, ms, timing.multiple, timing.spread, timing.least)
+
+
+def _memory_alone(pool: Executor, threads: int) -> Case:
+    """The yardstick on several threads: what they gain where memory is the limit."""
+    a, b = np.ones(NUMEL, np.float32), np.zeros(NUMEL, np.float32)
+    parts = list(zip(np.split(a, threads), np.split(b, threads), strict=True))
+
+    def add(part: tuple[np.ndarray, np.ndarray]) -> None:
+        np.add(part[1], part[0], out=part[1])
+
+    return Case("b += a (R2)", lambda: list(pool.map(add, parts)))
 
 
 def _small_bounds() -> list[Bound]:
