@@ -40,6 +40,7 @@ class Task:
     Attributes:
       batch: examples of a rank in a step.
       rate: the largest of the learning rates.
+      optimizer: made from the learning rates.
       target: test accuracy, in percent, that counts as reached.
       steps, quick_steps: how long it is trained, in full and in small size.
     """
@@ -48,6 +49,7 @@ class Task:
     data: Callable[[], Data]
     batch: int
     rate: float
+    optimizer: Callable[[Any], keras.optimizers.Optimizer]
     target: float
     steps: int
     quick_steps: int
@@ -113,8 +115,12 @@ def library_text() -> Data:
     return Data("Python's standard library", x[:split], y[:split], x[split:], y[split:])
 
 
+def _momentum(rate: Any) -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
 TASKS = {
-    "dense": Task(dense, images, 64, 1e-3, 80.0, 300, 30),
-    "conv": Task(conv, images, 64, 2e-3, 75.0, 300, 12),
-    "transformer": Task(transformer, library_text, 16, 2e-3, 30.0, 300, 12),
+    "dense": Task(dense, images, 32, 0.05, _momentum, 80.0, 160, 20),
+    "conv": Task(conv, images, 64, 2e-3, keras.optimizers.Adam, 75.0, 160, 12),
+    "transformer": Task(transformer, library_text, 16, 2e-3, keras.optimizers.Adam, 35.0, 160, 12),
 }

@@ -42,7 +42,7 @@ def train_all(model: str, labels: Sequence[str], seeds: Sequence[int], steps: in
 def _train(task: Task, method: Method, seed: int, steps: int) -> dict[str, Any]:
     keras.utils.set_random_seed(seed)
     net, data = task.make(), task.data()
-    optimizer = keras.optimizers.Adam(_rate(task, steps))
+    optimizer = task.optimizer(_rate(task, steps))
     optimizer.build(net.trainable_variables)
     before = set(live.reducers())
     step = _step(net, optimizer, method)
