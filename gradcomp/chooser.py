@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
@@ -34,6 +35,7 @@ class Chooser:
 
     Attributes:
       numbers: by bucket, which of the plan's alternatives is taken.
+      seconds: that the exchanges took by which the link was last measured.
       interval: after how many steps to look again.
     """
 
@@ -78,14 +80,16 @@ class Chooser:
         auto = [i for i, ways in enumerate(self._plan.alternatives) if len(ways) > 1]
         ways = [self._plan.alternatives[i] for i in auto]
         mine = [choices[i] for i in auto]
-        say(explain(ways, mine, self._plan.exchanging, self._link))
+        say(explain(ways, mine, self._plan.exchanging, self._link, self.seconds))
 
     def _measured(self) -> tuple[Link, Link]:
         """The link as a brief look finds it, and as exactly as is affordable."""
-        brief = self._linked(_LARGE)
-        if _LARGE / brief.bandwidth >= _BRIEF:
-            return brief, brief
-        return brief, self._linked(_LARGER)
+        begun = time.perf_counter()
+        brief = link = self._linked(_LARGE)
+        if _LARGE / brief.bandwidth < _BRIEF:
+            link = self._linked(_LARGER)
+        self.seconds = time.perf_counter() - begun
+        return brief, link
 
     def _linked(self, large: int) -> Link:
         """The link as the slowest rank finds it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -172,17 +172,22 @@ def a_graph_is_traced_once(rank: Collective, name: str) -> None:
     assert len(traces) == len(set(traces)) == 2
 
 
+def reducer_that_chose(rank: Collective, number: int, name: str, **options: Any) -> Reducer:
+    """One whose choice never changes."""
+    plan = auto_plan(rank)
+    chooser = Scripted(plan, rank, name, [number])
+    return Reducer(plan, rank, chooser=chooser, levels=levels_of(rank), name=name, **options)
+
+
+def lossy_of(routes: Sequence[str]) -> int:
+    """The number of an alternative that keeps as much as any does."""
+    return routes.index("two_phase" if "two_phase" in routes else "all_gather")
+
+
 def what_was_restored_is_sent(rank: Collective, name: str) -> None:
     """Residuals of two phases go to a reducer that has chosen to encode nothing, or one phase."""
-    plan, levels = auto_plan(rank), levels_of(rank)
-    routes = [bucket.route for bucket in plan.alternatives[0]]
-    lossy = routes.index("two_phase" if "two_phase" in routes else "all_gather")
-
-    def reducer_that_chose(number: int, name: str) -> Reducer:
-        chooser = Scripted(plan, rank, name, [number])
-        return Reducer(plan, rank, chooser=chooser, levels=levels, name=name)
-
-    before = reducer_that_chose(lossy, f"{name}.before")
+    routes = [bucket.route for bucket in auto_plan(rank).alternatives[0]]
+    before = reducer_that_chose(rank, lossy_of(routes), f"{name}.before")
     mine = tensors_of(rank.rank, 0)
     for _ in range(2):
         before.reduce(mine)
@@ -191,7 +196,7 @@ def what_was_restored_is_sent(rank: Collective, name: str) -> None:
     everyones = rank.all_gather_object(kept, name=f"{name}.kept")
     owed = [sum(one) for one in zip(*everyones, strict=True)]
     for number in (0, routes.index("all_gather")):
-        after = reducer_that_chose(number, f"{name}.{number}")
+        after = reducer_that_chose(rank, number, f"{name}.{number}")
         residuals.restore(after, {rank.rank: residuals.take(before)}, each_its_own=True)
         zeros = [tf.zeros(shape) for shape in SHAPES]
         reduced, _ = after.reduce(zeros)
@@ -202,6 +207,25 @@ def what_was_restored_is_sent(rank: Collective, name: str) -> None:
             if number == 0:
                 assert not waiting.any()
         assert not any(chunk.numpy().any() for chunk in after.chunk_residuals.values())
+
+
+def measuring_a_link_takes_a_fifth_of_a_second_at_most(rank: Collective, name: str) -> None:
+    """Of 100 Mbit/s and more, in what its exchanges need at that rate; and it finds the rate."""
+    spent = []
+
+    def exchange_time(payload: int, *, name: str) -> float:
+        rank.all_gather_object(None, name=name)
+        spent.append((rank.size - 1) * (latency + payload / rate))
+        return spent[-1]
+
+    rank.exchange_time = exchange_time
+    plan = make_plan(gc.Auto(max_error=1.0), rank.size)
+    for rate, latency in ((12.5e6, 1e-3), (125e6, 5e-4), (1.25e9, 2e-4), (3.1e9, 1e-4)):
+        spent.clear()
+        link = Chooser(plan, rank, rank, f"{name}.{rate:.0f}")._link
+        assert 0 < sum(spent) < 0.2
+        assert link.bandwidth == pytest.approx(rate, rel=0.01)
+        assert link.latency == pytest.approx(latency, rel=0.1)
 
 
 def ranks_decide_alike_though_they_measure_different_things(rank: Collective, name: str) -> None:
@@ -287,4 +311,5 @@ def all_checks() -> Iterator[tuple[str, Callable[[Collective, str], Any]]]:
     )
     yield "momentum", momentum_is_corrected_while_the_choice_changes
     yield "restored", what_was_restored_is_sent
+    yield "soon", measuring_a_link_takes_a_fifth_of_a_second_at_most
     yield "alike", ranks_decide_alike_though_they_measure_different_things
