@@ -9,6 +9,7 @@
 #include "cpu/block.h"
 #include "cpu/elias_fano.h"
 #include "cpu/kept_scratch.h"
+#include "cpu/rank.h"
 #include "cpu/scratch.h"
 #include "cpu/select.h"
 #include "cpu/simd.h"

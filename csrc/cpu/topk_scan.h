@@ -5,15 +5,13 @@
 
 #include <cstdint>
 
-#include "cpu/select.h"
+#include "cpu/candidates.h"
 #include "cpu/tile.h"
 
 namespace gradcomp {
 
 // Elements scanned at a time: one word of mask bits.
 constexpr int64_t kScan = 64;
-// Candidates that may be written after the last that is there.
-constexpr int kSlack = 16;
 
 // Corrects elements [first, first + n) into the new residual, and appends those that reach the
 // threshold to the candidates, which have room for n + kSlack more. `few` tells that about one in
