@@ -26,6 +26,8 @@ constexpr int64_t kSampledLength = 1 << 12;
 // Lines that one task samples, and the most tasks.
 constexpr int64_t kSampledLines = 1024;
 constexpr int64_t kMaxSampleParts = 8;
+// Lines that are asked for before they are needed.
+constexpr int64_t kLinesAhead = 16;
 // Kept elements that one task encodes: their residuals are all over memory.
 constexpr int64_t kKeptTask = 1 << 14;
 // Elements between two looks at how full the candidates are.
@@ -42,13 +44,20 @@ GRADCOMP_INLINE uint64_t Hash(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// The line that is sampled as the `line`-th, of the n / kLine of a tensor. A fixed sequence: equal
+// inputs take equal time, and the result does not depend on it.
+GRADCOMP_INLINE int64_t SampledLine(int64_t line, int64_t n) {
+  const uint64_t random = Hash(static_cast<uint64_t>(line)) >> 32;
+  return static_cast<int64_t>((random * static_cast<uint64_t>(n / kLine)) >> 32);
+}
+
 GRADCOMP_CLONES void SampleLines(const Source& source, int64_t n, int64_t first, int64_t count,
                                  float* sample) {
   for (int64_t line = first; line < first + count; ++line) {
-    // A fixed sequence: equal inputs take equal time, and the result does not depend on it.
-    const uint64_t random = Hash(static_cast<uint64_t>(line)) >> 32;
-    const int64_t chosen = static_cast<int64_t>((random * static_cast<uint64_t>(n / kLine)) >> 32);
-    LoadCorrected(source, chosen * kLine, kLine, sample + line * kLine);
+    const Source ahead = Advance(source, SampledLine(line + kLinesAhead, n) * kLine);
+    __builtin_prefetch(ahead.gradient);
+    if (ahead.residual) __builtin_prefetch(ahead.residual);
+    LoadCorrected(source, SampledLine(line, n) * kLine, kLine, sample + line * kLine);
   }
 }
 
