@@ -219,10 +219,12 @@ def measuring_a_link_takes_a_fifth_of_a_second_at_most(rank: Collective, name: s
         return spent[-1]
 
     rank.exchange_time = exchange_time
-    plan = make_plan(gc.Auto(max_error=1.0), rank.size)
+    plan = auto_plan(rank, beside=gc.TopK(density=0.02))  # which no candidate is
     for rate, latency in ((12.5e6, 1e-3), (125e6, 5e-4), (1.25e9, 2e-4), (3.1e9, 1e-4)):
         spent.clear()
-        link = Chooser(plan, rank, rank, f"{name}.{rate:.0f}")._link
+        chooser = Chooser(plan, rank, rank, f"{name}.{rate:.0f}")
+        assert chooser.numbers[[len(ways) for ways in plan.alternatives].index(1)] == 0
+        link = chooser._link
         assert 0 < sum(spent) < 0.2
         assert link.bandwidth == pytest.approx(rate, rel=0.01)
         assert link.latency == pytest.approx(latency, rel=0.1)
