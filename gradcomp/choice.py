@@ -83,9 +83,17 @@ def differs(before: Link, now: Link) -> bool:
 
 
 def explain(
-    alternatives: Sequence[Sequence[Bucket]], choices: Sequence[Choice], ranks: int, link: Link
+    alternatives: Sequence[Sequence[Bucket]],
+    choices: Sequence[Choice],
+    ranks: int,
+    link: Link,
+    seconds: float,
 ) -> str:
-    """One line: what was chosen for how many buckets, and why."""
+    """One line: what was chosen for how many buckets, and why.
+
+    Args:
+      seconds: that it took to measure the link.
+    """
     groups: dict[tuple[str, str], list[int]] = {}
     for place, (ways, choice) in enumerate(zip(alternatives, choices, strict=True)):
         kind = "" if choice.number else "none, since "
@@ -102,7 +110,8 @@ def explain(
             f"{kind}{name} {verb} {1e3 * theirs:.3g} ms instead of {1e3 * dense:.3g} ({buckets})"
         )
     at = f"{link.bandwidth * 8e-9:.3g} Gbit/s and {1e6 * link.latency:.0f} us a message"
-    return f"auto chose among {ranks} ranks at {at}: {'; '.join(told)}"
+    measured = f"measured in {1e3 * seconds:.0f} ms"
+    return f"auto chose among {ranks} ranks at {at}, {measured}: {'; '.join(told)}"
 
 
 def _name(bucket: Bucket) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
@@ -34,6 +35,7 @@ class Chooser:
 
     Attributes:
       numbers: by bucket, which of the plan's alternatives is taken.
+      seconds: that the exchanges took by which the link was last measured.
       interval: after how many steps to look again.
     """
 
@@ -65,27 +67,30 @@ class Chooser:
 
     def _chosen(self, before: tuple[int, ...] | None) -> tuple[int, ...]:
         ranks, ways = self._plan.exchanging, self._plan.alternatives
-        choices = [
-            choose(w, ranks, self._link, self._speeds, None if before is None else before[i])
+        # Of a bucket whose codec is fixed there is one way, and no speed was measured.
+        choices = {
+            i: choose(w, ranks, self._link, self._speeds, None if before is None else before[i])
             for i, w in enumerate(ways)
-        ]
-        numbers = tuple(choice.number for choice in choices)
+            if len(w) > 1
+        }
+        numbers = tuple(choices[i].number if i in choices else 0 for i in range(len(ways)))
         if self._everyone.rank == 0 and numbers != before:
             self._tell(choices)
         return numbers
 
-    def _tell(self, choices: list[Choice]) -> None:
-        auto = [i for i, ways in enumerate(self._plan.alternatives) if len(ways) > 1]
-        ways = [self._plan.alternatives[i] for i in auto]
-        mine = [choices[i] for i in auto]
-        say(explain(ways, mine, self._plan.exchanging, self._link))
+    def _tell(self, choices: Mapping[int, Choice]) -> None:
+        ways = [self._plan.alternatives[i] for i in choices]
+        ranks, link = self._plan.exchanging, self._link
+        say(explain(ways, list(choices.values()), ranks, link, self.seconds))
 
     def _measured(self) -> tuple[Link, Link]:
         """The link as a brief look finds it, and as exactly as is affordable."""
-        brief = self._linked(_LARGE)
-        if _LARGE / brief.bandwidth >= _BRIEF:
-            return brief, brief
-        return brief, self._linked(_LARGER)
+        begun = time.perf_counter()
+        brief = link = self._linked(_LARGE)
+        if _LARGE / brief.bandwidth < _BRIEF:
+            link = self._linked(_LARGER)
+        self.seconds = time.perf_counter() - begun
+        return brief, link
 
     def _linked(self, large: int) -> Link:
         """The link as the slowest rank finds it."""

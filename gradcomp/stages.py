@@ -156,7 +156,7 @@ def _reduce(
     gradients: Sequence[tf.Tensor],
     state: BucketState,
 ) -> Reduced:
-    if bucket.route == "dense" and state.residuals is not None:
+    if bucket.route == "dense" and final.route != "dense":
         return _send_whole(exchange, final, place, gradients, state)
     return exchange_in(exchange, bucket, gradients, state)
 
@@ -189,9 +189,11 @@ def _send_whole(
     """Sends gradients and all that the residuals hold, uncompressed."""
     import tensorflow as tf
 
-    assert state.residuals is not None
-    whole = [tf.cast(g, tf.float32) + r for g, r in zip(gradients, state.residuals, strict=True)]
-    chunk = state.chunk_residual
+    residuals, chunk = state.residuals, state.chunk_residual
+    # On ranks without residuals too, since all of a host have to send the same dtype.
+    whole = [tf.cast(g, tf.float32) for g in gradients]
+    if residuals is not None:
+        whole = [w + r for w, r in zip(whole, residuals, strict=True)]
     if chunk is not None:
         # In units of the reduced gradient, of which a rank's contribution is a share.
         part = chunk * float(place.contributions)
@@ -199,7 +201,7 @@ def _send_whole(
     reduced = exchange(whole, BucketState())
     narrow = [tf.cast(r, g.dtype) for r, g in zip(reduced.gradients, gradients, strict=True)]
     after = BucketState(
-        [tf.zeros_like(r) for r in state.residuals],
+        None if residuals is None else [tf.zeros_like(r) for r in residuals],
         None if chunk is None else tf.zeros_like(chunk),
         state.velocities,
     )

@@ -54,12 +54,14 @@ class Warmup:
         object.__setattr__(self, "epochs", checks.integer("epochs", self.epochs, least=1))
         object.__setattr__(self, "start", _checked_start(self.start))
         policy = self.policy
-        codecs = [policy.default, *(chosen for _, chosen in policy.rules)]
-        if not any(self.codecs(c) for c in codecs if isinstance(c, Codec)):
+        given = [policy.default, *(chosen for _, chosen in policy.rules)]
+        codecs = [c for c in given if isinstance(c, Codec)]
+        if not any(map(self.codecs, codecs)):
+            auto = "an Auto has no stages, and " if any(c.decides for c in codecs) else ""
             raise CodecError(
-                f"Warmup(start={self.start!r}) finds nothing to begin with in {final!r}: start is "
-                "a density above that of a TopK, a number of bits above that of a Quantize, or "
-                "'none'; or leave Warmup out"
+                f"Warmup(start={self.start!r}) finds nothing to begin with in {final!r}: {auto}"
+                "start is a density above that of a TopK, a number of bits above that of a "
+                "Quantize, or 'none'; or leave Warmup out"
             )
 
     @property

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from invariants import SHAPES, contribution, make_plan, tensors_of
+from invariants import (
+    SHAPES,
+    contribution,
+    gradients_of,
+    levels_of,
+    make_plan,
+    on_hosts,
+    tensors_of,
+)
+from warmup_checks import Oracle
 
 import gradcomp as gc
 from gradcomp import residuals
 from gradcomp.chooser import FIRST_LOOK, Chooser
+from gradcomp.codecs import Codec
 from gradcomp.collective import Collective
 from gradcomp.cost import Link
+from gradcomp.momentum import Momentum
 from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer
 
@@ -30,7 +42,8 @@ class Scripted(Chooser):
 
     def __init__(self, plan: Plan, rank: Collective, name: str, script: list[int]) -> None:
         self.script, self.looks = script, 0
-        super().__init__(plan, rank, rank, name)
+        levels = levels_of(rank)
+        super().__init__(plan, rank, rank if levels is None else levels.cross, name)
         self.interval = 0
 
     def _linked(self, large: int) -> Link:
@@ -55,18 +68,34 @@ def script(ways: int) -> list[int]:
     return [number for i in order for number in pairs[i]]
 
 
+def auto_plan(rank: Collective, bucket_bytes: int = 12_000, beside: Codec | None = None) -> Plan:
+    """Of `AUTO`, and of one variable that warms up to `beside`, where that is given."""
+    plan = on_hosts(make_plan(AUTO, rank.size, bucket_bytes), rank)
+    if beside is None:
+        return plan
+    variables = list(plan.variables)
+    variables[0] = replace(variables[0], codec=beside, warmup=(None,))
+    return replace(plan, variables=tuple(variables))
+
+
 def books_balance_while_the_choice_changes(
     rank: Collective,
     average: bool,
     name: str,
     wrap: Wrap = lambda function: function,
     bucket_bytes: int = 12_000,
+    beside: Codec | None = None,
 ) -> None:
-    """Σ applied + Σ residuals = Σ gradients, through every change, and at last nothing waits."""
-    plan = make_plan(AUTO, rank.size, bucket_bytes)
+    """Σ applied + Σ residuals = Σ gradients, through every change, and at last nothing waits.
+
+    Also of a variable `beside`, whose stage of a warm-up changes meanwhile.
+    """
+    plan = auto_plan(rank, bucket_bytes, beside)
     ways = max(map(len, plan.alternatives))
     chooser = Scripted(plan, rank, name, script(ways))
-    reducer = Reducer(plan, rank, average=average, chooser=chooser, name=name)
+    reducer = Reducer(
+        plan, rank, average=average, chooser=chooser, levels=levels_of(rank), name=name
+    )
     reduce = wrap(reducer.reduce)
     applied = [np.zeros(s, np.float64) for s in SHAPES]
     given = [np.zeros(s, np.float64) for s in SHAPES]
@@ -81,6 +110,7 @@ def books_balance_while_the_choice_changes(
             np.testing.assert_allclose(applied[i] + waiting, expected, rtol=0, atol=2e-4)
 
     for step in range(STEPS):
+        reducer.epoch.set(step // 3 % 2)
         gradients: list[Any] = tensors_of(rank.rank, step)
         if step % 7 == 3:
             gradients[2] = None  # on all ranks
@@ -98,6 +128,7 @@ def books_balance_while_the_choice_changes(
     assert len(taken) >= 5
     # Uncompressed from now on: what waits is sent once, and then gradients are what they are.
     chooser.script = [0]
+    reducer.epoch.set(0)
     for step in range(2):
         gradients = tensors_of(rank.rank, STEPS + step)
         reduced, _ = reduce(gradients)
@@ -110,7 +141,7 @@ def books_balance_while_the_choice_changes(
         total = rank.all_reduce(gradients, average=average, name=f"{name}.plain")
         for ours, plain in zip(reduced, total, strict=True):
             assert ours.numpy().tobytes() == plain.numpy().tobytes()
-    assert {b.route for b in reducer.plan.buckets} == {"dense"}
+    assert not any(reducer.plan.chosen)
 
 
 def a_graph_is_traced_once(rank: Collective, name: str) -> None:
@@ -141,23 +172,31 @@ def a_graph_is_traced_once(rank: Collective, name: str) -> None:
     assert len(traces) == len(set(traces)) == 2
 
 
+def reducer_that_chose(rank: Collective, number: int, name: str, **options: Any) -> Reducer:
+    """One whose choice never changes."""
+    plan = auto_plan(rank)
+    chooser = Scripted(plan, rank, name, [number])
+    return Reducer(plan, rank, chooser=chooser, levels=levels_of(rank), name=name, **options)
+
+
+def lossy_of(routes: Sequence[str]) -> int:
+    """The number of an alternative that keeps as much as any does."""
+    return routes.index("two_phase" if "two_phase" in routes else "all_gather")
+
+
 def what_was_restored_is_sent(rank: Collective, name: str) -> None:
     """Residuals of two phases go to a reducer that has chosen to encode nothing, or one phase."""
-    plan = make_plan(AUTO, rank.size)
-    routes = [bucket.route for bucket in plan.alternatives[0]]
-    lossy = routes.index("two_phase" if "two_phase" in routes else "all_gather")
-    before = Reducer(plan, rank, chooser=Scripted(plan, rank, name, [lossy]), name=f"{name}.before")
+    routes = [bucket.route for bucket in auto_plan(rank).alternatives[0]]
+    before = reducer_that_chose(rank, lossy_of(routes), f"{name}.before")
     mine = tensors_of(rank.rank, 0)
     for _ in range(2):
         before.reduce(mine)
     kept = contribution(before)
-    assert any(c.any() for c in kept)
+    assert any(c.any() for c in kept) == (before.keeper is not None)
     everyones = rank.all_gather_object(kept, name=f"{name}.kept")
     owed = [sum(one) for one in zip(*everyones, strict=True)]
     for number in (0, routes.index("all_gather")):
-        after = Reducer(
-            plan, rank, chooser=Scripted(plan, rank, name, [number]), name=f"{name}.{number}"
-        )
+        after = reducer_that_chose(rank, number, f"{name}.{number}")
         residuals.restore(after, {rank.rank: residuals.take(before)}, each_its_own=True)
         zeros = [tf.zeros(shape) for shape in SHAPES]
         reduced, _ = after.reduce(zeros)
@@ -168,6 +207,27 @@ def what_was_restored_is_sent(rank: Collective, name: str) -> None:
             if number == 0:
                 assert not waiting.any()
         assert not any(chunk.numpy().any() for chunk in after.chunk_residuals.values())
+
+
+def measuring_a_link_takes_a_fifth_of_a_second_at_most(rank: Collective, name: str) -> None:
+    """Of 100 Mbit/s and more, in what its exchanges need at that rate; and it finds the rate."""
+    spent = []
+
+    def exchange_time(payload: int, *, name: str) -> float:
+        rank.all_gather_object(None, name=name)
+        spent.append((rank.size - 1) * (latency + payload / rate))
+        return spent[-1]
+
+    rank.exchange_time = exchange_time
+    plan = auto_plan(rank, beside=gc.TopK(density=0.02))  # which no candidate is
+    for rate, latency in ((12.5e6, 1e-3), (125e6, 5e-4), (1.25e9, 2e-4), (3.1e9, 1e-4)):
+        spent.clear()
+        chooser = Chooser(plan, rank, rank, f"{name}.{rate:.0f}")
+        assert chooser.numbers[[len(ways) for ways in plan.alternatives].index(1)] == 0
+        link = chooser._link
+        assert 0 < sum(spent) < 0.2
+        assert link.bandwidth == pytest.approx(rate, rel=0.01)
+        assert link.latency == pytest.approx(latency, rel=0.1)
 
 
 def ranks_decide_alike_though_they_measure_different_things(rank: Collective, name: str) -> None:
@@ -199,6 +259,45 @@ def ranks_decide_alike_though_they_measure_different_things(rank: Collective, na
     assert not any(chooser.numbers)
 
 
+class _Switching(Oracle):
+    """The oracle of momentum correction, where a step may be uncompressed."""
+
+    uncompressed = False
+
+    def _send(self, rank: int, i: int, g: np.ndarray) -> np.ndarray:
+        if not self.uncompressed:
+            return super()._send(rank, i, g)
+        u = np.float32(self.momentum.momentum) * self.u[rank][i] + g
+        whole = self.v[rank][i] + u
+        self.u[rank][i], self.v[rank][i] = u, np.zeros_like(u)
+        return whole
+
+
+def momentum_is_corrected_while_the_choice_changes(rank: Collective, name: str) -> None:
+    """Local clipping and velocities are those of the paper where top-k is chosen.
+
+    Where nothing is, what waits is sent once, and velocities are those of plain momentum.
+    """
+    codec, momentum = gc.TopK(density=0.05, values=gc.Identity()), Momentum(0.9, clipnorm=3.0)
+    plan = make_plan(gc.Auto(candidates=[codec]), rank.size, bucket_bytes=1 << 20)
+    plan = replace(plan, momentum=True)
+    ways = [0, 1, 1, 0, 0, 1]
+    chooser = Scripted(plan, rank, name, ways)
+    reducer = Reducer(plan, rank, momentum=momentum, chooser=chooser, name=name)
+    oracle = _Switching(momentum, rank.size, True, codec, dense=-1)
+    for step in range(len(ways)):
+        reduced = reducer.reduce(tensors_of(rank.rank, step)).gradients
+        oracle.uncompressed = reducer.plan.chosen == (0,)
+        assert oracle.uncompressed == (ways[(step + 1) % len(ways)] == 0)  # it looks, then acts
+        expected = oracle.step([gradients_of(r, step) for r in range(rank.size)])
+        for i, (ours, theirs) in enumerate(zip(reduced, expected, strict=True)):
+            close = {"rtol": 1e-5, "atol": 1e-5}
+            np.testing.assert_allclose(ours.numpy(), theirs, **close)
+            u, v = oracle.u[rank.rank][i], oracle.v[rank.rank][i]
+            np.testing.assert_allclose(reducer.velocities[i].numpy(), u, **close)
+            np.testing.assert_allclose(reducer.residuals[i].numpy(), v, **close)
+
+
 def all_checks() -> Iterator[tuple[str, Callable[[Collective, str], Any]]]:
     """(id, check); a check takes the rank and a unique name."""
     for average in (True, False):
@@ -206,5 +305,13 @@ def all_checks() -> Iterator[tuple[str, Callable[[Collective, str], Any]]]:
             f"books[{'average' if average else 'sum'}]",
             lambda rank, name, a=average: books_balance_while_the_choice_changes(rank, a, name),
         )
+    yield (
+        "books[beside a warm-up]",
+        lambda rank, name: books_balance_while_the_choice_changes(
+            rank, True, name, beside=gc.TopK(density=0.05)
+        ),
+    )
+    yield "momentum", momentum_is_corrected_while_the_choice_changes
     yield "restored", what_was_restored_is_sent
+    yield "soon", measuring_a_link_takes_a_fifth_of_a_second_at_most
     yield "alike", ranks_decide_alike_though_they_measure_different_things

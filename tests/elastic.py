@@ -81,6 +81,11 @@ def set_hosts(folder: Path, hosts: list[str]) -> None:
     new.replace(folder / "hosts")
 
 
+def pace(workers: int) -> float:
+    """Bytes a second of a link that is pretended among so many workers."""
+    return 1e4 * workers
+
+
 def note(event: str, **facts: Any) -> None:
     """Adds an event to those of this process, for the test to read."""
     worker = f"{os.environ['HOROVOD_HOSTNAME']}.{os.environ['HOROVOD_LOCAL_RANK']}"

@@ -17,6 +17,7 @@ from invariants_sparse import sparse_checks
 import gradcomp as gc
 from gradcomp.bucket import VariableSpec
 from gradcomp.collective import Collective
+from gradcomp.hierarchy import Levels
 from gradcomp.plan import Plan
 from gradcomp.reducer import Reducer
 
@@ -77,10 +78,20 @@ def make_reducer(
     rank: Collective, codec: Any, bucket_bytes: int = 12_000, **options: Any
 ) -> Reducer:
     """A reducer of SHAPES on `rank`, hierarchical where the rank has `levels`; see hosts.py."""
-    plan, levels = make_plan(codec, rank.size, bucket_bytes), getattr(rank, "levels", None)
-    if levels is not None:
-        plan = replace(plan, hosts=rank.host_sizes, leads=levels.cross is not None)
-    return Reducer(plan, rank, levels=levels, **options)
+    plan = on_hosts(make_plan(codec, rank.size, bucket_bytes), rank)
+    return Reducer(plan, rank, levels=levels_of(rank), **options)
+
+
+def levels_of(rank: Collective) -> Levels | None:
+    return getattr(rank, "levels", None)
+
+
+def on_hosts(plan: Plan, rank: Any) -> Plan:
+    """The plan of a rank that may have `levels`."""
+    levels = levels_of(rank)
+    if levels is None:
+        return plan
+    return replace(plan, hosts=rank.host_sizes, leads=levels.cross is not None)
 
 
 def make_plan(codec: Any, world_size: int, bucket_bytes: int = 12_000) -> Plan:

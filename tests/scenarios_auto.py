@@ -113,12 +113,12 @@ def none_is_told_too() -> tuple[str, str]:
     return exchange.variables[0].why, "".join(lines)
 
 
-def the_choice_follows_the_link_in_a_compiled_step() -> list[str]:
+def the_choice_follows_the_link_in_a_compiled_step(**options: Any) -> list[str]:
     """`fit` traces once, and the codec changes while it runs; weights stay equal."""
     chooser_module.FIRST_LOOK = 3
     traces = []
     with Paced(1e12) as link:
-        net = network(gc.Policy(TWO))
+        net = network(gc.Policy(TWO), **options)
 
         def train_step(batch, step=net.train_step):
             traces.append(0)

@@ -49,7 +49,8 @@ def the_choice_follows_the_link_between_epochs(strategy: Any) -> list[list[str]]
     with Paced(1e12) as link:
         with strategy.scope():
             net = model()
-            opt = gc.DistributedOptimizer(keras.optimizers.SGD(0.05), AUTO)
+            policy = gc.Policy(None, rules=[("kernel", AUTO)])
+            opt = gc.DistributedOptimizer(keras.optimizers.SGD(0.05), policy)
             net.compile(opt, loss())
         gc.prepare(net)
         x, y = data()
@@ -65,6 +66,34 @@ def the_choice_follows_the_link_between_epochs(strategy: Any) -> list[list[str]]
     for variable in net.trainable_variables:
         copies = [copy.numpy() for copy in variable.value.values]
         assert all(np.array_equal(copies[0], copy) for copy in copies)
+    return told
+
+
+def the_hook_chooses_when_it_is_first_used(_: Any) -> list[list[str]]:
+    """`gc.CompressedAllReduce`, which is told of no epochs: its first choice stays."""
+    nets, told = [], []
+    for ops, rate in (
+        (tf.distribute.ReductionToOneDevice(), 1e12),
+        (gc.CompressedAllReduce(AUTO), 1e12),
+        (gc.CompressedAllReduce(AUTO), 1e4),
+    ):
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=ops)
+        with Paced(rate):
+            with strategy.scope():
+                net = model()
+                net.compile(keras.optimizers.SGD(0.05), loss())
+            net.fit(*data(), batch_size=24, epochs=1, verbose=0, shuffle=False)
+        nets.append(net.get_weights())
+        if isinstance(ops, gc.CompressedAllReduce):
+            (reducers,) = ops._reducers.values()
+            told.append(sorted(codecs_of(reducers)))
+            kept = [v.numpy() for one in reducers.local for v in one.residuals.values()]
+            assert any(k.any() for k in kept) == (rate == 1e4)
+            for variable in net.trainable_variables:
+                first, *others = (copy.numpy() for copy in variable.value.values)
+                assert all(np.array_equal(first, other) for other in others)
+    for plain, uncompressed in zip(*nets[:2], strict=True):
+        np.testing.assert_array_equal(plain, uncompressed)
     return told
 
 
@@ -99,11 +128,13 @@ def books_balance(strategy: Any) -> None:
             )
 
 
+# `MultiWorkerMirroredStrategy` takes no cross_device_ops.
+ON_DEVICES = (books_balance, the_hook_chooses_when_it_is_first_used)
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         the_choice_follows_the_link_between_epochs,
         real_exchanges_are_measured,
-        *((books_balance,) if "TF_CONFIG" not in os.environ else ()),
+        *(ON_DEVICES if "TF_CONFIG" not in os.environ else ()),
     )
 }

@@ -6,6 +6,7 @@ Each job starts, loses a worker that is killed between two commits, and gets ano
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -16,12 +17,13 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from elastic import HOSTS, note, set_hosts
+from elastic import HOSTS, note, pace, set_hosts
 from scenarios_training import data, loss, model
 
 import gradcomp as gc
 import gradcomp.horovod as hvd
 from gradcomp import live, residuals, succession
+from gradcomp.horovod.collective import HorovodCollective
 
 FOLDER = Path(os.environ["ELASTIC_FOLDER"])
 HOST = os.environ["HOROVOD_HOSTNAME"]
@@ -46,6 +48,8 @@ def kept(variables: Any) -> dict[str, Any]:
         "name": reducer.name,
         "step": snapshot.description["step"],
         "exchanges": reducer.traffic().steps,
+        "chosen": reducer.plan.chosen,
+        "bandwidth": None if reducer.chooser is None else reducer.chooser._link.bandwidth,
         "residuals": dict(snapshot.archive),
         "variables": [np.array(v) for v in variables],
     }
@@ -81,10 +85,27 @@ class Watch(keras.callbacks.Callback):
         self.model.stop_training |= hvd.size() == 3
 
 
+def seem_slow() -> None:
+    """Lets exchanges seem to take what a link of `pace(workers)` bytes a second would need."""
+
+    def exchange_time(collective: Any, payload: int, *, name: str) -> float:
+        collective.all_gather_object(None, name=name)
+        return (collective.size - 1) * (1e-5 + payload / pace(collective.size))
+
+    HorovodCollective.exchange_time = exchange_time
+
+
 def fit() -> None:
-    """`fit` with a `KerasState`: a worker is killed, another takes its place, a third comes."""
+    """`fit` with a `KerasState`: a worker is killed, another takes its place, a third comes.
+
+    The codec of one variable is chosen, by all workers that there are at a time.
+    """
+    seem_slow()
     net = model(seed=len(HOST) + int(os.environ["HOROVOD_LOCAL_RANK"]))
-    opt = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01), compression="quantize:bits=4")
+    auto = gc.Auto(candidates=["quantize:bits=4"])
+    rule = (re.escape(net.layers[1].kernel.path), auto)
+    policy = gc.Policy("quantize:bits=4", rules=[rule])
+    opt = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01), compression=policy)
     net.compile(opt, loss())
     state = hvd.elastic.KerasState(net, batch=0, epoch=0, lost=False)
     state.register_reset_callbacks([lambda: note("reset", rank=hvd.rank(), size=hvd.size())])

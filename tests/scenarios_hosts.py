@@ -12,6 +12,7 @@ import scenarios_ranks
 import tensorflow as tf
 from invariants import TwoPhaseQuantize, all_checks, contribution, make_plan
 from reports import told_of
+from scenarios_auto import the_choice_follows_the_link_in_a_compiled_step
 from scenarios_callbacks import fails
 from scenarios_training import data, loss, model, weights_agree
 
@@ -153,6 +154,34 @@ def an_overflow_on_a_rank_that_does_not_lead_skips_all() -> None:
         keras.config.set_dtype_policy("float32")
 
 
+def a_warm_up_of_half_precision_begins_uncompressed() -> None:
+    """Leaders add float32 residuals to gradients of float16, and the others have none to add."""
+    opt = hvd.DistributedOptimizer(
+        SGD(1.0),
+        compression=gc.Warmup("topk:density=0.05", epochs=1, start="none"),
+        hierarchical=True,
+    )
+    v = keras.Variable(np.zeros((40, 40)), dtype="float16")
+    opt.build([v])
+    rng = np.random.default_rng(hvd.rank())
+    total = np.zeros((40, 40))
+    for epoch in (0, 1, 1, 0):
+        gc.begin_epoch(epoch)
+        gradient = rng.standard_normal((40, 40)).astype(np.float16)
+        opt.apply([tf.constant(gradient)], [v])
+        total += np.mean(hvd.allgather_object(gradient.astype(np.float64)), axis=0)
+        waiting = [r.numpy() for r in opt._reducer.residuals.values()]
+        assert any(w.any() for w in waiting) == (epoch == 1 and leads())
+    np.testing.assert_allclose(-v.numpy(), total, rtol=0, atol=0.03)
+    gc.check_sync([v])
+
+
+def auto_chooses_for_the_link_between_hosts() -> None:
+    fast, slow, again = the_choice_follows_the_link_in_a_compiled_step(hierarchical=True)
+    assert fast == again == "none"
+    assert "topk:density=0.01" in slow or "quantize:bits=4" in slow
+
+
 def a_rank_without_the_option_is_found_out() -> str:
     opt = hvd.DistributedOptimizer(
         SGD(1.0), compression="fp16", hierarchical=hvd.rank() != hvd.size() - 1
@@ -221,6 +250,8 @@ OURS = {
         uncompressed_it_is_the_mean_over_ranks,
         custom_loop_with_none_and_slices,
         an_overflow_on_a_rank_that_does_not_lead_skips_all,
+        a_warm_up_of_half_precision_begins_uncompressed,
+        auto_chooses_for_the_link_between_hosts,
         a_rank_without_the_option_is_found_out,
         state_goes_on_bit_for_bit_and_changes_with_the_option,
     )

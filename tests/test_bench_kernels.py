@@ -11,12 +11,20 @@ import pytest
 from rich.console import Console
 
 import gradcomp as gc
-from bench.kernels import targets
+from bench.kernels import ops, targets
 from bench.kernels.alternatives import alternatives
 from bench.kernels.cases import Buffers, check_payload_sizes, draw, kernels_of, specs, verify
 from bench.kernels.measure import Case, Timing, interleave
 from bench.kernels.plot import write_plot
-from bench.kernels.report import Bound, Row, bounds_table, speed_bounds, table, write_lines
+from bench.kernels.report import (
+    Bound,
+    Row,
+    bounds_table,
+    op_targets,
+    speed_bounds,
+    table,
+    write_lines,
+)
 from gradcomp import _native
 from gradcomp.codecs import KernelCodec, registered
 
@@ -121,6 +129,20 @@ def test_verdicts() -> None:
     console.print(table(rows, "title"), bounds_table([threads, faster]))
     text = console.export_text()
     assert text.count("✓") == 2 and text.count("✗") == 2 and "1.75" in text
+
+
+def test_ops_are_held_to_the_targets_of_their_kernels() -> None:
+    found = {spec: {"multiple": 1.32, "faults": 0.0} for spec in ops.SPECS}
+    found[targets.INT4]["multiple"] = 2.0
+    bounds = op_targets({"as it is": found, "oneDNN off": {}})
+    kept = {bound.what.split(": op of")[0]: bound.kept for bound in bounds}
+    assert kept == {targets.INT4: False, targets.TOPK.format(0.01): True, "fp16": False}
+
+
+def test_ops_that_run_at_once_are_compared_with_ops_that_do_not() -> None:
+    ratios = ops.at_once(1, NUMEL)
+    assert set(ratios) == set(ops.SPECS)
+    assert all(ratio > 0 for ratio in ratios.values())
 
 
 def test_files(tmp_path: Path) -> None:

@@ -109,12 +109,12 @@ def test_links_differ_by_a_factor_of_two() -> None:
 def test_it_is_explained_in_one_line() -> None:
     chosen, slow, ways = decide(SLOW, 4)
     _, fast, _ = decide(FAST, 4)
-    line = explain([ways, ways], [slow, slow], 4, SLOW)
+    line = explain([ways, ways], [slow, slow], 4, SLOW, 0.0834)
     assert f"{chosen.codec.spec} by " in line
     assert "instead of" in line
     assert "(2 buckets)" in line
-    assert "4 ranks at 0.1 Gbit/s and 1000 us" in line
-    told = explain([ways, ways], [slow, fast], 4, FAST)
+    assert "4 ranks at 0.1 Gbit/s and 1000 us a message, measured in 83 ms: " in line
+    told = explain([ways, ways], [slow, fast], 4, FAST, 0.0834)
     assert "none, since " in told
     assert "would take" in told
     assert "\n" not in line + told

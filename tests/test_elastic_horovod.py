@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elastic import HOSTS, TESTS, events, launch_elastic
+from elastic import HOSTS, TESTS, events, launch_elastic, pace
 
 Event = tuple[str, dict[str, Any]]
 PROGRAM = str(TESTS / "scenarios_elastic.py")
@@ -90,6 +90,18 @@ def test_a_worker_that_joins_starts_with_the_others_weights_and_no_residuals(fit
         assert not any(residual.any() for residual in joined["residuals"].values())
         for what in ("epoch", "batch", "step", "size", "name"):
             assert joined[what] == old[what], what
+
+
+def test_all_workers_choose_anew_and_alike_whenever_they_change(fit) -> None:
+    """By the link between those that there are, which differs here by their number."""
+    told = [begin for noted in fit.values() for begin in every(noted, "begin")]
+    by_size = {size: [b for b in told if b["size"] == size] for size in (2, 3)}
+    assert [len(by_size[size]) for size in (2, 3)] == [4, 3]
+    for size, begins in by_size.items():
+        assert len({begin["chosen"] for begin in begins}) == 1
+        assert any(begins[0]["chosen"])
+        for begin in begins:
+            assert begin["bandwidth"] == pytest.approx(pace(size), rel=0.01)
 
 
 def test_fit_ends_everywhere_after_whole_epochs(fit) -> None:

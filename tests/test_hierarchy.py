@@ -167,6 +167,36 @@ def test_other_dtypes_are_summed_wide_and_come_back(dtype) -> None:
         assert total == [(dtype, pytest.approx(4 * exact, rel=0.01))] * 2
 
 
+@pytest.mark.parametrize("hosts", [(2, 1), (1, 1), None], ids=str)
+@pytest.mark.parametrize("codec", [gc.TopK(density=0.05), TWO_PHASE], ids=str)
+def test_narrow_gradients_in_an_uncompressed_epoch_of_a_warm_up(codec, hosts) -> None:
+    """Residuals are float32, and only leaders have some: all of a host send the same dtype."""
+    shape, size = (40, 40), 3 if hosts is None else sum(hosts)
+
+    def work(rank) -> list[float]:
+        v = VariableSpec(0, "v", shape, "float16", codec, warmup=(None,))
+        levels = getattr(rank, "levels", None)
+        leads = levels is None or levels.cross is not None
+        plan = Plan((v,), size, hosts=hosts, leads=leads)
+        reducer = Reducer(plan, rank, average=False, levels=levels, name="test")
+        given, applied = np.zeros(shape), np.zeros(shape)
+        for epoch in (0, 1, 1, 0, 0):
+            reducer.epoch.set(epoch)
+            mine = np.random.default_rng([rank.rank, epoch]).standard_normal(shape)
+            gradient = tf.constant(mine, tf.float16)
+            (reduced,) = reducer.reduce([gradient]).gradients
+            assert reduced.dtype == tf.float16
+            given += gradient.numpy().astype(np.float64)
+            applied += reduced.numpy().astype(np.float64)
+        assert not any(r.numpy().any() for r in reducer.residuals.values())
+        told = rank.all_gather_object((given, applied), name="check")
+        assert all(np.array_equal(applied, theirs) for _, theirs in told)
+        return float(np.abs(applied - sum(g for g, _ in told)).max())
+
+    run = LocalCollective(size).run if hosts is None else lambda w: run_on_hosts(hosts, w)
+    assert max(run(work)) < 0.02  # five roundings to float16 of values up to 10
+
+
 def test_ranks_that_disagree_about_hosts_all_raise() -> None:
     def work(rank) -> str:
         plan = make_plan(None, 4)

@@ -106,6 +106,14 @@ def test_long_tensors_of_every_distribution(case: str) -> None:
         check_decode(HALF, payload, 1, table, [LONG], 0.5)
 
 
+def test_many_candidates_of_which_a_sample_tells_nothing() -> None:
+    """One in 32 is small, and nothing else is where one in 32 is looked at."""
+    place = np.arange(LONG, dtype=np.float32)
+    x = np.where(place % (LONG // 4096) == 0, place, place + np.float32(1e6))
+    for kept in (LONG // 2, LONG - LONG // 50):
+        check_encode(HALF, [x], [np.zeros_like(x)], one_row(LONG, kept))
+
+
 def test_the_same_position_from_every_rank() -> None:
     x = numbers("normal", 5000)
     table = one_row(5000, 50)

@@ -95,6 +95,7 @@ def test_every_codec_of_a_policy_that_start_applies_to_warms_up() -> None:
         (lambda: gc.Warmup("identity"), "nothing to begin with in Identity"),
         (lambda: gc.Warmup("fp16"), r"start='auto'.*FP16\(\).*or leave Warmup out"),
         (lambda: gc.Warmup("sign"), r"start='auto'.*Sign\(.*or leave Warmup out"),
+        (lambda: gc.Warmup("auto", start="none"), r"Auto\(.*no stages.*or leave Warmup out"),
         (lambda: gc.Warmup("fp8", start=8), r"start=8.*FP8\("),
         (lambda: gc.Warmup("topk:density=0.5"), "density above"),
         (lambda: gc.Warmup("topk:density=0.01", start=0.005), r"start=0\.005.*density above"),

@@ -29,6 +29,11 @@ def test_the_choice_follows_the_link(devices, workers) -> None:
         assert slow == ["none", "topk:density=0.01"]
 
 
+def test_the_hook_chooses_by_the_link(devices) -> None:
+    (told,) = values(devices, "the_hook_chooses_when_it_is_first_used", 1)
+    assert told == [["none"], ["none", "topk:density=0.01"]]
+
+
 def test_workers_measure_the_same(workers) -> None:
     told = values(workers, "real_exchanges_are_measured", 2)
     assert told[0] == told[1]

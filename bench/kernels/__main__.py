@@ -32,6 +32,7 @@ from bench.kernels.report import (
     Row,
     allocator_table,
     bounds_table,
+    op_targets,
     speed_bounds,
     table,
     write_lines,
@@ -72,13 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     bounds = [*speed_bounds(rows + others), *_small_bounds()]
     objects = [row.as_dict() for row in (*rows, *others, *sweep)]
     if "TensorFlow" not in " ".join(alternatives.missing()):
-        bounds += [
-            Bound(
-                f"{spec}: op beyond kernel", 1e6 * s, 1e6 * targets.OP_OVERHEAD_SECONDS, False, "µs"
-            )
-            for spec, s in ops.overheads().items()
-        ]
         outputs = ops.allocators(NUMEL, 5 if arguments.quick else 15, 1)
+        bounds += [*_op_bounds(), *op_targets(outputs)]
         console.print(allocator_table(outputs))
         objects.append({"name": "ops", "numel": NUMEL, "outputs": outputs})
     console.print(bounds_table(bounds))
@@ -157,6 +153,15 @@ def _small_bounds() -> list[Bound]:
         Bound(f"{name}: 64 KiB", 1e6 * timing.median_seconds, limit, False, "µs")
         for name, timing in interleave(cases, lambda: None, 15).items()
     ]
+
+
+def _op_bounds() -> Iterator[Bound]:
+    gc.set_num_threads(2)
+    limit = 1e6 * targets.OP_OVERHEAD_SECONDS
+    for spec, seconds in ops.overheads().items():
+        yield Bound(f"{spec}: op beyond kernel", 1e6 * seconds, limit, False, "µs")
+    for spec, ratio in ops.at_once(15).items():
+        yield Bound(f"{spec}: CPU of {ops.AT_ONCE} ops at once", ratio, targets.AT_ONCE, False, "×")
 
 
 def _check(console: Console) -> int:

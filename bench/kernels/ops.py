@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,7 @@ from gradcomp.codecs import KernelCodec
 
 SPECS = (targets.INT8, targets.INT4, targets.TOPK.format(0.01), "fp16")
 SMALL = 1024
+AT_ONCE = 8
 
 # Where TensorFlow has oneDNN on, its allocator keeps freed memory; where it has not, glibc's gives
 # large tensors back to the system, and huge pages make asking for them again cheap.
@@ -41,20 +44,28 @@ def op_of(spec: str, numel: int) -> Callable[[], Any]:
     """The op of encode + feedback, its inputs ready, into outputs that it allocates."""
     import tensorflow as tf
 
+    with tf.device("CPU:0"):
+        gradient = tf.constant(draw(numel))
+        residual = tf.constant(draw(numel, 1) * np.float32(0.1))
+        table, rng = tf.constant(_table(spec, numel)), tf.constant(RNG, tf.int64)
+    encode = _encoder(spec)
+    return lambda: encode([gradient], [residual], table, rng)
+
+
+def _table(spec: str, numel: int) -> Any:
     codec = gc.codec(spec)
     assert isinstance(codec, KernelCodec)
-    params = codec.kernel_params(True)
-    table = np.array([[0, 0, numel, codec.kept(numel), 0]], np.int64)
-    with tf.device("CPU:0"):
-        inputs = {
-            "gradients": [tf.constant(draw(numel))],
-            "residuals": [tf.constant(draw(numel, 1) * np.float32(0.1))],
-            "segments": tf.constant(table),
-            "rng": tf.constant(RNG, tf.int64),
-        }
-    encode = kernels.load_ops().gradcomp_encode
-    options = params._asdict()
-    return lambda: encode(**inputs, **options)
+    return np.array([[0, 0, numel, codec.kept(numel), 0]], np.int64)
+
+
+def _encoder(spec: str) -> Callable[..., Any]:
+    """Of gradients, residuals, segments and random bits: (payload, new residuals)."""
+    codec = gc.codec(spec)
+    assert isinstance(codec, KernelCodec)
+    encode, options = kernels.load_ops().gradcomp_encode, codec.kernel_params(True)._asdict()
+    return lambda g, r, table, rng: encode(
+        gradients=g, residuals=r, segments=table, rng=rng, **options
+    )
 
 
 def overheads() -> dict[str, float]:
@@ -64,7 +75,7 @@ def overheads() -> dict[str, float]:
     for spec in SPECS:
         codec = gc.codec(spec)
         assert isinstance(codec, KernelCodec)
-        table = np.array([[0, 0, SMALL, codec.kept(SMALL), 0]], np.int64)
+        table = _table(spec, SMALL)
         kernel = native.Codec(*codec.kernel_params(True))
         x, left = draw(SMALL), draw(SMALL, 1)
         out = np.zeros(codec.payload_size(SMALL), np.uint8)
@@ -80,6 +91,46 @@ def overheads() -> dict[str, float]:
         spec: timings[f"{spec} op"].median_seconds - timings[f"{spec} kernel"].median_seconds
         for spec in SPECS
     }
+
+
+def at_once(rounds: int, numel: int = 1 << 20) -> dict[str, float]:
+    """By codec the CPU time of ops that may run at once, in multiples of one after the other.
+
+    Threads that wait for each other, or that are in each other's way, make it longer.
+    """
+    ratios = {}
+    for spec in SPECS:
+        together, chained = _ops_of(spec, numel, False), _ops_of(spec, numel, True)
+        pairs = [(_cpu(together), _cpu(chained)) for _ in range(rounds + 1)]
+        ratios[spec] = statistics.median(a / b for a, b in pairs[1:])  # the first is traced
+    return ratios
+
+
+def _ops_of(spec: str, numel: int, chained: bool) -> Callable[[], Any]:
+    """A graph of ops, of which each waits for the one before it if they are `chained`."""
+    import tensorflow as tf
+
+    encode = _encoder(spec)
+
+    @tf.function(autograph=False)
+    def graph(gradients: Any, residuals: Any, table: Any, rng: Any) -> Any:
+        done: list[Any] = []
+        for gradient, residual in zip(gradients, residuals, strict=True):
+            with tf.control_dependencies(done[-1:] if chained else []):
+                payload, (left,) = encode([gradient], [residual], table, rng)
+            done += [left, payload]
+        return done
+
+    drawn = [tf.constant(draw(numel, seed)) for seed in range(2 * AT_ONCE)]
+    table, rng = tf.constant(_table(spec, numel)), tf.constant(RNG, tf.int64)
+    return lambda: graph(drawn[:AT_ONCE], drawn[AT_ONCE:], table, rng)
+
+
+def _cpu(run: Callable[[], Any]) -> float:
+    """Seconds of all threads."""
+    begun = time.process_time()
+    run()
+    return time.process_time() - begun
 
 
 def time_ops(numel: int, rounds: int) -> dict[str, dict[str, float]]:

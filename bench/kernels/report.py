@@ -127,6 +127,19 @@ def allocator_table(results: dict[str, dict[str, dict[str, float]]]) -> Table:
     return result
 
 
+def op_targets(results: dict[str, dict[str, dict[str, float]]]) -> list[Bound]:
+    """Ops may cost as many times `c = a + b` as kernels `b += a`, with TensorFlow as it is."""
+    found = ((spec, targets.target_of(spec, targets.FEEDBACK)) for spec in results["as it is"])
+    return [
+        Bound(
+            f"{spec}: op of {targets.FEEDBACK}, × c = a + b",
+            *(results["as it is"][spec]["multiple"], target, False, "×"),
+        )
+        for spec, target in found
+        if target is not None
+    ]
+
+
 def speed_bounds(rows: Sequence[Row]) -> list[Bound]:
     """Two threads against one, and kernels against what PyTorch has for them."""
     of = {(row.name, row.threads): row for row in rows}

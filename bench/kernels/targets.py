@@ -41,10 +41,11 @@ SPEEDUP_TOPK = 1.75
 # The kernel against what PyTorch has for it, at least.
 FASTER_THAN_TORCH_TOPK = 20.0
 FASTER_THAN_FBGEMM = 1.0
-# The op, into buffers of its own, in multiples of `c = a + b` into a warm buffer: as the kernel's.
 SMALL_KERNEL_SECONDS = 10e-6
 SMALL_KERNEL_NUMEL = (64 << 10) // 4
 OP_OVERHEAD_SECONDS = 30e-6
+# CPU time of ops that run at once, in multiples of one after the other.
+AT_ONCE = 1.1
 
 
 def has_avx512() -> bool:

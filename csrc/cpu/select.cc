@@ -1,39 +1,17 @@
 #include "cpu/select.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "core/float_bits.h"
+#include "cpu/rank.h"
 #include "cpu/simd.h"
-#include "cpu/threads.h"
+
+#if defined(GRADCOMP_V4)
+#include <immintrin.h>
+#endif
 
 namespace gradcomp {
 namespace {
-
-// A histogram that stays in first-level cache, and one for few candidates, which are counted in
-// less time than the buckets of the other are looked through.
-constexpr int kBucketBits = 11;
-constexpr int kFewBucketBits = 7;
-constexpr int64_t kFew = 1 << 12;
-constexpr int kBuckets = 1 << kBucketBits;
-// Candidates from which on it pays to look at them on several threads.
-constexpr int64_t kWorthSharing = 1 << 14;
-
-struct Range {
-  uint32_t low;
-  uint32_t high;
-};
-
-GRADCOMP_CLONES Range MagnitudeRange(const float* x, int64_t n) {
-  int32_t low = static_cast<int32_t>(kMagnitudeMask);
-  int32_t high = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t magnitude = static_cast<int32_t>(Magnitude(x[i]));
-    low = std::min(low, magnitude);
-    high = std::max(high, magnitude);
-  }
-  return {static_cast<uint32_t>(low), static_cast<uint32_t>(high)};
-}
 
 GRADCOMP_CLONES int64_t CountEqual(const float* x, int64_t n, uint32_t magnitude) {
   int64_t count = 0;
@@ -41,68 +19,8 @@ GRADCOMP_CLONES int64_t CountEqual(const float* x, int64_t n, uint32_t magnitude
   return count;
 }
 
-int64_t Total(const Candidates* parts, int64_t num_parts) {
-  int64_t total = 0;
-  for (int64_t part = 0; part < num_parts; ++part) total += parts[part].count;
-  return total;
-}
-
-// Calls work(part) for each, on several threads if there is much to do.
-template <typename Work>
-void ForEachPart(const Candidates* parts, int64_t num_parts, const Work& work) {
-  if (Total(parts, num_parts) > kWorthSharing) return ParallelFor(num_parts, work);
-  for (int64_t part = 0; part < num_parts; ++part) work(part);
-}
-
-void Min(uint32_t value, std::atomic<uint32_t>* least) {
-  uint32_t seen = *least;
-  while (value < seen && !least->compare_exchange_weak(seen, value)) {
-  }
-}
-
-void Max(uint32_t value, std::atomic<uint32_t>* largest) {
-  uint32_t seen = *largest;
-  while (value > seen && !largest->compare_exchange_weak(seen, value)) {
-  }
-}
-
-Range MagnitudeRange(const Candidates* parts, int64_t num_parts) {
-  std::atomic<uint32_t> low{kMagnitudeMask}, high{0};
-  ForEachPart(parts, num_parts, [&](int64_t part) {
-    const Range range = MagnitudeRange(parts[part].values, parts[part].count);
-    Min(range.low, &low);
-    Max(range.high, &high);
-  });
-  return {low, high};
-}
-
-// Adds those of x in [low, low + width] to the histogram.
-void CountBuckets(const float* x, int64_t n, uint32_t low, uint32_t width, int shift,
-                  uint32_t* histogram) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t offset = Magnitude(x[i]) - low;
-    if (offset <= width) ++histogram[offset >> shift];
-  }
-}
-
-void CountBuckets(const Candidates* parts, int64_t num_parts, uint32_t low, uint32_t width,
-                  int shift, uint32_t (&histogram)[kBuckets]) {
-  if (num_parts == 1) {
-    return CountBuckets(parts->values, parts->count, low, width, shift, histogram);
-  }
-  std::atomic<uint32_t> sums[kBuckets] = {};
-  ForEachPart(parts, num_parts, [&](int64_t part) {
-    uint32_t own[kBuckets] = {};
-    CountBuckets(parts[part].values, parts[part].count, low, width, shift, own);
-    for (int bucket = 0; bucket < kBuckets; ++bucket) {
-      if (own[bucket] != 0) sums[bucket].fetch_add(own[bucket], std::memory_order_relaxed);
-    }
-  });
-  for (int bucket = 0; bucket < kBuckets; ++bucket) histogram[bucket] = sums[bucket];
-}
-
 // Keeps those above `magnitude` and the first `ties` of those equal to it.
-void Keep(uint32_t magnitude, int64_t ties, Candidates* candidates) {
+void KeepPlain(uint32_t magnitude, int64_t ties, Candidates* candidates) {
   uint32_t* const positions = candidates->positions;
   float* const values = candidates->values;
   int64_t kept = 0;
@@ -117,28 +35,48 @@ void Keep(uint32_t magnitude, int64_t ties, Candidates* candidates) {
   candidates->count = kept;
 }
 
-}  // namespace
-
-Rank KthLargest(const Candidates* parts, int64_t num_parts, int64_t k) {
-  // Narrows the range that holds the answer to one bucket of it, again and again. Candidates lie
-  // close together: relative to their range, one bucket of the first round is nearly empty.
-  Range range = MagnitudeRange(parts, num_parts);
-  const int bucket_bits = Total(parts, num_parts) <= kFew ? kFewBucketBits : kBucketBits;
-  uint32_t histogram[kBuckets];
-  int64_t larger = 0;
-  while (true) {
-    const uint32_t width = range.high - range.low;
-    int shift = 0;
-    while (width >> shift >> bucket_bits != 0) ++shift;
-    std::fill_n(histogram, (width >> shift) + 1, 0u);
-    CountBuckets(parts, num_parts, range.low, width, shift, histogram);
-    uint32_t bucket = width >> shift;
-    while (larger + histogram[bucket] < k) larger += histogram[bucket--];
-    range.low += bucket << shift;
-    if (shift == 0) return {range.low, larger};
-    range.high = std::min(range.high, range.low + (1u << shift) - 1);
+#if defined(GRADCOMP_V4)
+// Whole vectors are written, up to kSlack elements after the last that is kept.
+GRADCOMP_V4 void KeepV4(uint32_t magnitude, int64_t ties, Candidates* candidates) {
+  const __m512i bits = _mm512_set1_epi32(static_cast<int32_t>(kMagnitudeMask));
+  const __m512i least = _mm512_set1_epi32(static_cast<int32_t>(magnitude));
+  uint32_t* const positions = candidates->positions;
+  float* const values = candidates->values;
+  const int64_t count = candidates->count;
+  int64_t kept = 0;
+  for (int64_t i = 0; i < count; i += kSlack) {
+    const __mmask16 there =
+        count - i >= kSlack ? 0xffff : static_cast<__mmask16>((1 << (count - i)) - 1);
+    const __m512 v = _mm512_maskz_loadu_ps(there, values + i);
+    const __m512i position = _mm512_maskz_loadu_epi32(there, positions + i);
+    const __m512i own = _mm512_and_epi32(_mm512_castps_si512(v), bits);
+    __mmask16 tied = _mm512_mask_cmpeq_epi32_mask(there, own, least);
+    if (tied != 0) {
+      // The lowest `ties` of its bits.
+      const uint32_t most = ties < kSlack ? (1u << ties) - 1 : 0xffff;
+      tied = static_cast<__mmask16>(_pdep_u32(most, tied));
+      ties -= __builtin_popcount(tied);
+    }
+    const __mmask16 chosen =
+        static_cast<__mmask16>(_mm512_mask_cmpgt_epi32_mask(there, own, least) | tied);
+    _mm512_storeu_si512(positions + kept, _mm512_maskz_compress_epi32(chosen, position));
+    _mm512_storeu_ps(values + kept, _mm512_maskz_compress_ps(chosen, v));
+    kept += __builtin_popcount(chosen);
   }
+  candidates->count = kept;
 }
+#endif
+
+void Keep(uint32_t magnitude, int64_t ties, Candidates* candidates) {
+#if defined(GRADCOMP_DISPATCH)
+  if (HasV4()) return KeepV4(magnitude, ties, candidates);
+#elif defined(GRADCOMP_V4)
+  return KeepV4(magnitude, ties, candidates);
+#endif
+  KeepPlain(magnitude, ties, candidates);
+}
+
+}  // namespace
 
 uint32_t KeepLargest(int64_t k, Candidates* candidates) {
   const Rank rank = KthLargest(candidates, 1, k);

@@ -5,22 +5,9 @@
 
 #include <cstdint>
 
+#include "cpu/candidates.h"
+
 namespace gradcomp {
-
-// Elements in order of position; `capacity` is what there is room for.
-struct Candidates {
-  uint32_t* positions;
-  float* values;
-  int64_t capacity;
-  int64_t count;
-};
-
-// The k-th largest magnitude of all of `parts`, 1 <= k <= their elements, and how many are larger.
-struct Rank {
-  uint32_t magnitude;
-  int64_t larger;
-};
-Rank KthLargest(const Candidates* parts, int64_t num_parts, int64_t k);
 
 // Reduces candidates to the k of largest magnitude, ties to the lowest position, keeping their
 // order; returns the k-th magnitude.

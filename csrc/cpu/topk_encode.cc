@@ -9,15 +9,13 @@
 #include "cpu/block.h"
 #include "cpu/elias_fano.h"
 #include "cpu/kept_scratch.h"
+#include "cpu/rank.h"
 #include "cpu/scratch.h"
 #include "cpu/select.h"
 #include "cpu/simd.h"
 #include "cpu/threads.h"
 #include "cpu/topk.h"
-
-#if defined(GRADCOMP_V4)
-#include <immintrin.h>
-#endif
+#include "cpu/topk_scan.h"
 
 namespace gradcomp {
 namespace {
@@ -28,114 +26,15 @@ constexpr int64_t kSampledLength = 1 << 12;
 // Lines that one task samples, and the most tasks.
 constexpr int64_t kSampledLines = 1024;
 constexpr int64_t kMaxSampleParts = 8;
+// Lines that are asked for before they are needed.
+constexpr int64_t kLinesAhead = 16;
 // Kept elements that one task encodes: their residuals are all over memory.
 constexpr int64_t kKeptTask = 1 << 14;
 // Elements between two looks at how full the candidates are.
 constexpr int64_t kStride = 4096;
-// Elements scanned at a time: one word of mask bits.
-constexpr int64_t kScan = 64;
-// Candidates written for a mask at least, be they there or not: a branch that depends on the data
-// costs more. At 1 %, fewer than 3 in 64 are usual.
-constexpr int kUnrolled = 3;
-// How many may be written after the last that is there.
-constexpr int kSlack = 16;
 // Thresholds that all elements reach, and none.
 constexpr uint32_t kAnyMagnitude = 0;
 constexpr uint32_t kNoMagnitude = kMagnitudeMask;
-
-// Bit i: flags[i], each 0 or 1. The products move byte j's bit to bit 56 + j.
-GRADCOMP_INLINE uint64_t MaskOfFlags(const uint8_t (&flags)[kScan]) {
-  uint64_t mask = 0;
-  for (int64_t i = 0; i < kScan; i += 8) {
-    uint64_t eight;
-    std::memcpy(&eight, flags + i, 8);
-    mask |= ((eight * 0x0102040810204080) >> 56) << i;
-  }
-  return mask;
-}
-
-#if defined(GRADCOMP_V4)
-// As Scan, with the instruction that moves chosen elements together.
-GRADCOMP_V4 void ScanV4(const Source& source, int64_t first, int64_t n, uint32_t threshold,
-                        Candidates* candidates) {
-  constexpr int64_t kLanes = 16;
-  const __m512i least = _mm512_set1_epi32(static_cast<int32_t>(threshold));
-  const __m512i magnitude_mask = _mm512_set1_epi32(static_cast<int32_t>(kMagnitudeMask));
-  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  uint32_t* positions = candidates->positions + candidates->count;
-  float* values = candidates->values + candidates->count;
-  for (int64_t begin = first; begin < first + n; begin += kScan) {
-    const int64_t size = std::min(kScan, first + n - begin);
-    float x[kScan];
-    LoadCorrected(source, begin, size, x);
-    if (source.new_residual != nullptr) {
-      std::memcpy(source.new_residual + begin, x, static_cast<size_t>(size) * sizeof(float));
-    }
-    for (int64_t i = 0; i < size; i += kLanes) {
-      const __mmask16 there =
-          size - i >= kLanes ? 0xffff : static_cast<__mmask16>((1 << (size - i)) - 1);
-      const __m512 v = _mm512_maskz_loadu_ps(there, x + i);
-      const __m512i magnitude = _mm512_and_epi32(_mm512_castps_si512(v), magnitude_mask);
-      const __mmask16 chosen = _mm512_mask_cmpge_epi32_mask(there, magnitude, least);
-      const __m512i position =
-          _mm512_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(begin + i)), lanes);
-      // To registers first: the form that writes to memory is ten times as slow on some processors.
-      _mm512_storeu_si512(positions, _mm512_maskz_compress_epi32(chosen, position));
-      _mm512_storeu_ps(values, _mm512_maskz_compress_ps(chosen, v));
-      const int count = __builtin_popcount(chosen);
-      positions += count;
-      values += count;
-    }
-  }
-  candidates->count = values - candidates->values;
-}
-#endif
-
-GRADCOMP_CLONES void ScanPlain(const Source& source, int64_t first, int64_t n, uint32_t threshold,
-                               Candidates* candidates) {
-  uint32_t* __restrict positions = candidates->positions;
-  float* __restrict values = candidates->values;
-  int64_t count = candidates->count;
-  // Few elements at a time, so that the processor computes on some while it waits for others.
-  for (int64_t begin = first; begin < first + n; begin += kScan) {
-    const int64_t size = std::min(kScan, first + n - begin);
-    float x[kScan];
-    LoadCorrected(source, begin, size, x);
-    if (source.new_residual != nullptr) {
-      Float32* __restrict corrected = source.new_residual + begin;
-      for (int64_t i = 0; i < size; ++i) corrected[i].value = x[i];
-    }
-    alignas(8) uint8_t flags[kScan] = {};
-    for (int64_t i = 0; i < size; ++i) {
-      flags[i] = static_cast<int32_t>(Magnitude(x[i])) >= static_cast<int32_t>(threshold);
-    }
-    uint64_t mask = MaskOfFlags(flags);
-    const int64_t end = count + __builtin_popcountll(mask);
-    do {
-      for (int round = 0; round < kUnrolled; ++round) {
-        const int i = __builtin_ctzll(mask | uint64_t{1} << 63);  // defined for no bits, too
-        positions[count] = static_cast<uint32_t>(begin + i);
-        values[count] = x[i];
-        ++count;
-        mask &= mask - 1;
-      }
-    } while (count < end);
-    count = end;
-  }
-  candidates->count = count;
-}
-
-// Corrects elements [first, first + n) into the new residual, and appends those that reach the
-// threshold to the candidates, which have room for n + kSlack more.
-void Scan(const Source& source, int64_t first, int64_t n, uint32_t threshold,
-          Candidates* candidates) {
-#if defined(GRADCOMP_DISPATCH)
-  if (HasV4()) return ScanV4(source, first, n, threshold, candidates);
-#elif defined(GRADCOMP_V4)
-  return ScanV4(source, first, n, threshold, candidates);
-#endif
-  ScanPlain(source, first, n, threshold, candidates);
-}
 
 // A hash that is as good as random (SplitMix64: Steele, Lea, Flood 2014).
 GRADCOMP_INLINE uint64_t Hash(uint64_t x) {
@@ -145,13 +44,20 @@ GRADCOMP_INLINE uint64_t Hash(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// The line that is sampled as the `line`-th, of the n / kLine of a tensor. A fixed sequence: equal
+// inputs take equal time, and the result does not depend on it.
+GRADCOMP_INLINE int64_t SampledLine(int64_t line, int64_t n) {
+  const uint64_t random = Hash(static_cast<uint64_t>(line)) >> 32;
+  return static_cast<int64_t>((random * static_cast<uint64_t>(n / kLine)) >> 32);
+}
+
 GRADCOMP_CLONES void SampleLines(const Source& source, int64_t n, int64_t first, int64_t count,
                                  float* sample) {
   for (int64_t line = first; line < first + count; ++line) {
-    // A fixed sequence: equal inputs take equal time, and the result does not depend on it.
-    const uint64_t random = Hash(static_cast<uint64_t>(line)) >> 32;
-    const int64_t chosen = static_cast<int64_t>((random * static_cast<uint64_t>(n / kLine)) >> 32);
-    LoadCorrected(source, chosen * kLine, kLine, sample + line * kLine);
+    const Source ahead = Advance(source, SampledLine(line + kLinesAhead, n) * kLine);
+    __builtin_prefetch(ahead.gradient);
+    if (ahead.residual) __builtin_prefetch(ahead.residual);
+    LoadCorrected(source, SampledLine(line, n) * kLine, kLine, sample + line * kLine);
   }
 }
 
@@ -207,7 +113,8 @@ void Collect(const Source& source, const Part& part, int64_t k, uint32_t thresho
       // A later element of the same magnitude would lose the tie.
       threshold = KeepLargest(k, candidates) + 1;
     }
-    Scan(source, part.first + at, size, threshold, candidates);
+    const bool few = threshold != kAnyMagnitude && candidates->count * kScan <= at;
+    Scan(source, part.first + at, size, threshold, few, candidates);
   }
 }
 

@@ -38,6 +38,22 @@ class HostileFloatControl {
  private:
   static constexpr unsigned kHostile = 0x1f80 | 0x8000 | 0x0040 | 0x4000;
   unsigned saved_;
+#elif defined(__aarch64__)
+  HostileFloatControl() : saved_(Get()) { Set(kHostile); }
+  ~HostileFloatControl() {
+    CHECK(Get() == kHostile);
+    Set(saved_);
+  }
+
+ private:
+  static constexpr uint64_t kHostile = 1 << 24 | 1 << 22;
+  static uint64_t Get() {
+    uint64_t word;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+    return word;
+  }
+  static void Set(uint64_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word)); }
+  uint64_t saved_;
 #endif
 };
 
