@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,22 @@ def _contribution(opt: Any) -> list[np.ndarray]:
     return contribution(opt._reducer, shapes)
 
 
+def a_rule_chooses_beside_a_warm_up_with_momentum_correction() -> list[str]:
+    """The codecs at last; the first epoch is uncompressed where no rule says otherwise."""
+    net = model(seed=1)
+    rule = (re.escape(net.layers[1].kernel.path), TWO)
+    warmup = gc.Warmup(gc.Policy("topk:density=0.05", rules=[rule]), epochs=1, start="none")
+    sgd = keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=1.0)
+    opt = hvd.DistributedOptimizer(sgd, compression=warmup, error_feedback="momentum")
+    net.compile(opt, loss())
+    with Paced(1e5):
+        fit(net, epochs=2)
+    gc.check_sync(net)
+    assert all(v.numpy().any() for v in opt._reducer.velocities.values())
+    assert any(c.any() for c in _contribution(opt))
+    return [row[2] for row in opt.plan.rows()]
+
+
 def a_tape_chooses_too() -> set[str]:
     weights = tf.Variable(tf.zeros([200, 100]))
     with Paced(1e5):
@@ -227,6 +244,7 @@ SCENARIOS = {
     "it_measures_tells_and_reports": it_measures_tells_and_reports,
     "none_is_told_too": none_is_told_too,
     "the_choice_follows_the_link": the_choice_follows_the_link_in_a_compiled_step,
+    "a_rule": a_rule_chooses_beside_a_warm_up_with_momentum_correction,
     "a_tape_chooses_too": a_tape_chooses_too,
     "saved_state_goes_on": saved_state_goes_on,
     "what_it_cannot_do_is_refused": what_it_cannot_do_is_refused,
