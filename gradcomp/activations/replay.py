@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import Kept, first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
@@ -36,7 +37,6 @@ def replay_kept(
 ) -> Any:
     """As `replay`, of inputs that are kept already."""
 
-    @tf.custom_gradient
     def run(*args: Any) -> Any:
         with not_packing():
             output = function(*args)
@@ -53,4 +53,4 @@ def replay_kept(
 
         return output, gradient
 
-    return run(*inputs, *weights)
+    return with_gradient(run, inputs, weights)

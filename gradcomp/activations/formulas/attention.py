@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.activations.recompute import Scope, read
@@ -52,7 +53,6 @@ class _Attention:
         mask = [] if self._mask is None else [self._mask]
         seed = [] if self._seed is None else [read(self._seed)]
 
-        @tf.custom_gradient
         def attend(query: Any, key: Any, value: Any, *rest: Any) -> Any:
             with not_packing():
                 p = self._probabilities(query, key, rest[: len(mask)])
@@ -69,7 +69,7 @@ class _Attention:
             nothing = [None] * len(rest)
             return (context, *after), gradient
 
-        context, *after = attend(query, key, value, *mask, *seed)
+        context, *after = with_gradient(attend, inputs, [*mask, *seed])
         if self._seed is not None:
             self._seed.assign(after[0])
         return context

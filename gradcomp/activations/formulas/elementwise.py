@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 from keras import activations
 
+from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import first_only, keep, not_packing, remember
 from gradcomp.activations.masks import code_width, pack_codes, unpack_codes
 from gradcomp.activations.replay import replay_kept
@@ -93,7 +94,6 @@ def pieces(
       slopes: of the pieces; False is the first of two.
     """
 
-    @tf.custom_gradient
     def run(x: Any) -> Any:
         with not_packing():
             y = function(x)
@@ -104,7 +104,7 @@ def pieces(
 
         return y, gradient
 
-    return run(x)
+    return with_gradient(run, [x])
 
 
 def _sloped(dy: Any, codes: Any, slopes: Sequence[float]) -> Any:
@@ -121,7 +121,6 @@ def _from_output(
 ) -> Any:
     """Keeps the packed output."""
 
-    @tf.custom_gradient
     def run(x: Any) -> Any:
         with not_packing():
             y = function(x)
@@ -130,7 +129,7 @@ def _from_output(
         return y, lambda dy: first_only(formula(y=kept([dy]), dy=dy))
 
     made: list[Any] = []
-    output = run(x)
+    output = with_gradient(run, [x])
     remember(output, codec, made[-1])
     return output
 
