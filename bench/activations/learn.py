@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the same run on every machine
+# The same run on every machine, whatever else it does.
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_NUM_INTRAOP_THREADS="1", OMP_NUM_THREADS="1")
 
 import keras
 import numpy as np

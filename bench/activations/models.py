@@ -79,7 +79,7 @@ def resnet(
     return Model((size, size, 3), batch, blocks)
 
 
-def mlp(layers: int = 16, width: int = 1024, batch: int = 8192) -> Model:
+def mlp(layers: int = 16, width: int = 512, batch: int = 8192) -> Model:
     """Thin layers, of which each is a block: gelu(x·W + b)."""
 
     def block() -> Any:
