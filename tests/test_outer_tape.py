@@ -22,7 +22,8 @@ CASES = {
     "convolution": (*FORMULAS["conv2d"], None, 1080 + 4 * 5 + 25),
     "max pool": (*FORMULAS["max pool"], None, 60),  # 240 places of two bits
     "average pool": (*FORMULAS["average pool"], None, 0),
-    "dropout": (*FORMULAS["dropout"], None, 0),
+    "dropout": (*FORMULAS["dropout"], None, 135),
+    "spatial dropout": (*FORMULAS["spatial dropout"], None, 0),
     "silu": (*FORMULAS["activation"], None, 28 + 4),
     "sigmoid": (*FORMULAS["dense sigmoid"], None, 84 + 4 + 60 + 4),
     "batch norm": (*OTHERS["batch norm"], None, 1080 + 4 * 5),
