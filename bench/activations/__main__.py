@@ -33,7 +33,7 @@ from bench.child import Child, ChildError
 _WIDTH = 100
 _TIMEOUT_S = 900.0
 # How often each method has its turn, and of how many steps: what a quarter of an hour allows.
-TURNS = {"transformer": (2, 1), "resnet50": (2, 2), "mlp": (3, 2)}
+TURNS = {"transformer": (2, 1), "resnet50": (2, 1), "mlp": (2, 1)}
 TOGETHER = 3  # methods that take turns with one plain process
 _QUICK_METHODS = (PLAIN, RECOMPUTE_GRAD, "8-bit", "8-bit" + RECOMPUTED, AUTO + "8-bit")
 
