@@ -87,3 +87,33 @@ def test_payloads_and_whole_weights_are_kept(name: str) -> None:
     shapes = {tuple(v.shape) for v in layer.weights}
     assert all(tuple(t.shape) in shapes for t in weights if t.dtype.is_floating and t.shape.rank)
     assert error(ours, plain) < 0.05
+
+
+@pytest.mark.parametrize("recompute", [None, True], ids=["formula", "recomputed"])
+def test_loops_hand_on_what_is_kept(recompute: bool | None) -> None:
+    """A loop has a gradient graph of its own, in which tensors have other names."""
+    x = numbers((2, 6, 8))
+
+    def make() -> keras.Model:
+        return keras.Sequential(
+            [keras.Input((6, 8)), Encoder(rate=0.0), L.Dense(8, "relu"), L.BatchNormalization()]
+        )
+
+    def gradients(layer: Any) -> list[np.ndarray]:
+        @tf.function
+        def run(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = x
+                for _ in tf.range(3):
+                    y = layer(y)
+                loss = tf.reduce_sum(tf.sin(y))
+            return tape.gradient(loss, [x, *[v.value for v in layer.trainable_variables]])
+
+        return [g.numpy() for g in run(x)]
+
+    plain = gradients(built(make, x))
+    ours = gradients(gc.pack_activations(built(make, x), gc.Identity(), recompute))
+    assert error(ours, plain) < 1e-5
+    lossy = gradients(gc.pack_activations(built(make, x), gc.FP16(), recompute))
+    assert 1e-6 < error(lossy, plain) < 1e-2

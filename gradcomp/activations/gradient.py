@@ -58,6 +58,18 @@ def with_gradient(
     return run(*links, *passed, *others)
 
 
+def here(x: Any) -> Any:
+    """`x` as a tensor of the graph that is built.
+
+    What a loop hands on to its gradient has another name there, under which a tape that watches
+    `x` would not know it.
+    """
+    if not tf.is_tensor(x) or not x.dtype.is_floating or tf.executing_eagerly():
+        return x
+    inside = getattr(x, "graph", None) is tf.compat.v1.get_default_graph()
+    return x if inside else tf.identity(x)
+
+
 def _as_bits(x: Any) -> Any:
     return tf.bitcast(x, _BITS[x.dtype.size]) if x.dtype.is_floating else x
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradcomp.activations.gradient import with_gradient
+from gradcomp.activations.gradient import here, with_gradient
 from gradcomp.codecs import BF16, FP16, Codec, Quantize, Sign, TopK
 from gradcomp.errors import CodecError
 from gradcomp.xla import for_xla
@@ -130,7 +130,7 @@ def unpack(packed: Packed, after: Sequence[Any] = ()) -> Any:
     if packed.codec is None:
         # XLA would find that a second run from the same values is the first.
         waits = for_xla() and packed.dtype.is_floating
-        return _wait(packed.payload, gates) if waits else packed.payload
+        return _wait(packed.payload, gates) if waits else here(packed.payload)
 
     @tf.custom_gradient
     def unpacked(payload: Any, link: Any) -> Any:

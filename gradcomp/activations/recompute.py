@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 
-from gradcomp.activations.gradient import with_gradient
+from gradcomp.activations.gradient import here, with_gradient
 from gradcomp.activations.keep import first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
@@ -147,7 +147,7 @@ class _Twice:
         first: _Results,
         variables: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
-        count = len(self._others)
+        count, given = len(self._others), [here(tensor) for tensor in given]
         others, weights = given[:count], given[count : count + len(self._call.trainable)]
         states = given[count + len(weights) :]
         with tf.GradientTape(watch_accessed_variables=False) as tape:

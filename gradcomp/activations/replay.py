@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradcomp.activations.gradient import with_gradient
+from gradcomp.activations.gradient import here, with_gradient
 from gradcomp.activations.keep import Kept, first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
@@ -44,11 +44,11 @@ def replay_kept(
 
         def gradient(upstream: Any) -> Any:
             with gate([upstream]):
-                again = [get([upstream]) for get in kept]
+                sources = [*(get([upstream]) for get in kept), *map(here, given)]
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
-                    tape.watch([*again, *given])
-                    result = function(*again, *given)
-                gradients = tape.gradient(result, [*again, *given], upstream)
+                    tape.watch(sources)
+                    result = function(*sources)
+                gradients = tape.gradient(result, sources, upstream)
             return [first_only(gradient) for gradient in gradients]
 
         return output, gradient
