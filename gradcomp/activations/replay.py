@@ -34,8 +34,14 @@ def replay_kept(
     inputs: Sequence[Any],
     kept: Sequence[Kept],
     weights: Sequence[Any],
+    again: Callable[..., Any] | None = None,
 ) -> Any:
-    """As `replay`, of inputs that are kept already."""
+    """As `replay`, of inputs that are kept already.
+
+    Args:
+      again: what backward computes, if it is not `function` itself.
+    """
+    second = again or function
 
     def run(*args: Any) -> Any:
         with not_packing():
@@ -47,7 +53,7 @@ def replay_kept(
                 sources = [*(get([upstream]) for get in kept), *map(here, given)]
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch(sources)
-                    result = function(*sources)
+                    result = second(*sources)
                 gradients = tape.gradient(result, sources, upstream)
             return [first_only(gradient) for gradient in gradients]
 

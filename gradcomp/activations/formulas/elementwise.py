@@ -46,6 +46,16 @@ _PIECES: dict[Any, tuple[Callable[[Any, Any], Any], float]] = {
 }
 
 
+def _gelu(x: Any) -> Any:
+    # Keras's own has erfc, which is exact to the last bit far left of 0 and takes three times as
+    # long as erf.
+    return x * (0.5 + 0.5 * tf.math.erf(x * 0.5**0.5))
+
+
+# The same up to 1e-7 and faster: enough for what has lost bits.
+_FASTER: dict[Any, Callable[[Any], Any]] = {activations.gelu: _gelu}
+
+
 def activate(function: Any, x: Any, codec: Codec) -> Any:
     """`function(x)` of an activation function, with as little kept as it needs.
 
@@ -70,10 +80,11 @@ def activate(function: Any, x: Any, codec: Codec) -> Any:
 def from_input(function: Callable[[Any], Any], x: Any, codec: Codec) -> Any:
     """Keeps the packed input; backward computes the function, and its output, from that."""
     kept = keep(x, codec)
-    output = replay_kept(function, [x], [kept], [])
+    second = function if codec.lossless else _FASTER.get(function, function)
+    output = replay_kept(function, [x], [kept], [], second)
 
     def again(after: Sequence[Any]) -> Any:
-        return function(kept(after))
+        return second(kept(after))
 
     remember(output, codec, again)
     return output
