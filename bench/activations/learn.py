@@ -26,7 +26,7 @@ from bench.demo.network import batches, convolutional_network, learning_rate
 
 _LENGTH = 64
 _TEXT_BYTES = 1_200_000
-_EPOCHS = 3  # of images
+_EPOCHS = 2  # of images
 _TEST_SHARE = 20  # one part of so many
 
 
