@@ -25,7 +25,7 @@ from bench.demo.data import SOURCES
 from bench.demo.network import batches, convolutional_network, learning_rate
 
 _LENGTH = 64
-_TEXT_BYTES = 1_200_000
+_TEXT_BYTES = 1_000_000
 _EPOCHS = 2  # of images
 _TEST_SHARE = 20  # one part of so many
 
@@ -59,7 +59,7 @@ def _images(arguments: Any) -> tuple[Any, Any, Any, int]:
 
 def _text(arguments: Any) -> tuple[Any, Any, Any, int]:
     """Predicts each character of sources from those before it."""
-    text = _sources(_TEXT_BYTES // (24 if arguments.quick else 1))
+    text = _sources(_TEXT_BYTES // (20 if arguments.quick else 1))
     rows = text[: len(text) // _LENGTH * _LENGTH].reshape(-1, _LENGTH).astype(np.int32)
     # Test rows are taken from all over the text, whose files differ.
     tested = np.arange(len(rows)) % _TEST_SHARE == 0
