@@ -1,5 +1,5 @@
-"""The scenario of `scenarios_activations` that Horovod's ranks run."""
+"""The scenarios of `scenarios_activations` that Horovod's ranks run."""
 
-from scenarios_activations import on_ranks
+from scenarios_activations import in_xla_on_ranks, on_ranks
 
-SCENARIOS = {"on_ranks": on_ranks}
+SCENARIOS = {"on_ranks": on_ranks, "in_xla": in_xla_on_ranks}

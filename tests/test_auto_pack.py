@@ -168,6 +168,34 @@ def test_gradients_of_a_function_and_its_variables() -> None:
     assert apart(found[0], found[2]) < 1e-6
 
 
+def test_a_function_that_is_given_to_another_still_packs() -> None:
+    """`tf.function` looks into arguments that say what they wrap."""
+    x = tf.ones([64, 64])
+    packed = gc.auto_pack(lambda x: tf.math.tanh(x) * x, gc.FP16())
+
+    @tf.function
+    def gradient(function: Any, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    gradient(packed, x)
+    assert packed.report().packed
+
+
+def test_layers_used_twice() -> None:
+    def make() -> keras.Model:
+        x = inputs = keras.Input((16, 32))
+        shared = keras.Sequential([L.Dense(32, "tanh"), keras.Sequential([L.LayerNormalization()])])
+        return keras.Model(inputs, [shared(shared(x)), shared(x)])
+
+    plain, packed = twins(make, Stash())
+    x = tf.random.normal([8, 16, 32])
+    assert apart(step(plain, x), step(packed, x)) < 1e-6
+    assert packed.call.report().packed
+
+
 class Recurrent(L.Layer):
     def __init__(self) -> None:
         super().__init__()

@@ -246,11 +246,19 @@ def test_functions(graph: bool) -> None:
     assert 0 < error(run(gc.pack_activations(function, gc.FP16())), plain) < 1e-3
 
 
-def test_stock_recomputation_draws_another_mask() -> None:
-    """What is wrong in `tf.recompute_grad`, silently, and right here."""
+STOCK = {
+    "tf.recompute_grad": lambda layer: tf.recompute_grad(lambda x: layer(x, training=True)),
+    "keras.remat": lambda layer: keras.remat(lambda x: layer(x, training=True)),
+}
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("stock", STOCK)
+def test_stock_recomputation_draws_another_mask(stock: str, graph: bool) -> None:
+    """What is wrong in `tf.recompute_grad` and `keras.remat`, silently, and right here."""
     x = numbers((64, 8))
 
-    def gradient_and_states(wrap: Any, graph: bool) -> tuple[Any, Any]:
+    def gradient_and_states(wrap: Any) -> tuple[Any, Any]:
         layer = built(Drops, x)
         function = wrap(layer)
 
@@ -268,18 +276,45 @@ def test_stock_recomputation_draws_another_mask() -> None:
         whole = gc.pack_activations(layer, LOSSLESS, True)
         return lambda x: whole(x, training=True)
 
-    for graph in (False, True):
-        plain, states = gradient_and_states(lambda layer: lambda x: layer(x, training=True), graph)
-        ours, our_states = gradient_and_states(packed, graph)
-        stock, stock_states = gradient_and_states(
-            lambda layer: tf.recompute_grad(lambda x: layer(x, training=True)), graph
-        )
-        assert error([ours], [plain]) < 1e-6 and equal(our_states, states)
-        assert error([stock], [plain]) > 0.1
-        names = [v.path.split("/")[-1] for v in built(Drops, x).non_trainable_variables]
-        differ = [n for n, a, b in zip(names, stock_states, states, strict=True) if (a != b).any()]
-        # The seed advanced twice, the statistics were updated twice.
-        assert differ == ["moving_mean", "moving_variance", "seed_generator_state"]
+    plain, states = gradient_and_states(lambda layer: lambda x: layer(x, training=True))
+    ours, our_states = gradient_and_states(packed)
+    theirs, their_states = gradient_and_states(STOCK[stock])
+    assert error([ours], [plain]) < 1e-6
+    assert equal(our_states, states)
+    assert error([theirs], [plain]) > 0.1
+    names = [v.path.split("/")[-1] for v in built(Drops, x).non_trainable_variables]
+    differ = [n for n, a, b in zip(names, their_states, states, strict=True) if (a != b).any()]
+    # The seed advanced twice, the statistics were updated twice.
+    assert differ == ["moving_mean", "moving_variance", "seed_generator_state"]
+
+
+def test_a_remat_scope_draws_another_mask_too() -> None:
+    x = numbers((64, 8))
+
+    def gradient(make: Any) -> Any:
+        keras.utils.set_random_seed(5)
+        layer = make()
+        layer(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return tape.gradient(y, x), layer.seed_generator.state.numpy()
+
+    def scoped() -> Any:
+        with keras.RematScope("full"):
+            return L.Dropout(0.5, seed=1)
+
+    def packed() -> Any:
+        packed = gc.pack_activations(L.Dropout(0.5, seed=1), LOSSLESS, True)
+        packed.seed_generator = packed.layer.seed_generator
+        return packed
+
+    (plain, seed), (theirs, their_seed), (ours, our_seed) = map(
+        gradient, (lambda: L.Dropout(0.5, seed=1), scoped, packed)
+    )
+    assert equal([ours, our_seed], [plain, seed])
+    assert error([theirs], [plain]) > 0.1
+    assert (their_seed != seed).any()
 
 
 def test_keras_remat_fails_in_a_graph() -> None:
@@ -313,6 +348,31 @@ def test_what_cannot_be_packed_is_named() -> None:
     for codec in ("topk:density=0.1", "sign", "none"):
         with pytest.raises(gc.CodecError, match="activation"):
             gc.pack_activations(L.Dense(3), codec)
+
+
+def test_integers_and_resources_go_through() -> None:
+    """Also where they are all that a function is given beside a float."""
+    table = tf.Variable(numbers((5, 3)))
+    x, rows = numbers((4, 3)), tf.constant([0, 4, 4, 1])
+
+    def function(x: Any, handle: Any, rows: Any) -> Any:
+        found = tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=tf.float32)
+        return tf.sin(x * found), handle, rows
+
+    packed = gc.pack_activations(function, gc.FP16())
+
+    def run(function: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y, handle, same = function(x, table.handle, rows)
+        assert (handle.dtype, same.dtype) == (tf.resource, tf.int32)
+        return y, same, tape.gradient(y, x)
+
+    for ours in (run(packed), tf.function(run)(packed)):
+        plain = run(function)
+        np.testing.assert_array_equal(ours[1], rows)
+        np.testing.assert_allclose(ours[0], plain[0], rtol=1e-6)
+        assert 0 < error([ours[2].numpy()], [plain[2].numpy()]) < 1e-3
 
 
 def test_a_function_that_draws_is_refused() -> None:

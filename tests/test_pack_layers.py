@@ -69,7 +69,8 @@ def test_gradient_errors_of_an_encoder(recompute: bool | None) -> None:
         return Encoder(64, 4)
 
     plain = coherent(built(make, x), x)
-    for spec, bound in (("fp16", 1e-4), ("quantize:bits=8", 2e-3), ("quantize:bits=4", 4e-2)):
+    bounds = {"fp16": 1e-4, "quantize:bits=8": 2e-3, "quantize:bits=4": 4e-2}
+    for spec, bound in {**bounds, "fp8": 1e-2, "fp8:format=e5m2": 2e-2}.items():
         ours = coherent(gc.pack_activations(built(make, x), spec, recompute), x)
         measured = error(ours, plain)
         print(f"{spec} recompute={recompute}: {measured:.1e}")

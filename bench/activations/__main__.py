@@ -3,8 +3,8 @@
 Each method trains in a process of its own, taking turns with one that keeps them plainly, so that a
 drift of the machine's speed is in both alike: compare ratios. Before anything is timed, gradients
 must be those of float32 within what the codec explains. Memory is the peak of a step above what the
-process has before it: resident, or of the GPU if there is one. The full size takes about 4 GB and
-an hour; other work on the machine disturbs the times.
+process has before it: resident, or of the GPU if there is one. The full size takes up to 8 GB and
+a quarter of an hour on two cores; other work on the machine disturbs the times.
 
 With `--accuracy`, trains on Fashion-MNIST and on the standard library's text instead, in pairs.
 """
@@ -15,13 +15,16 @@ import argparse
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bench.activations import accuracy
-from bench.activations.methods import AUTO, METHODS, PLAIN, RECOMPUTE_GRAD, RECOMPUTED
+from bench.activations.methods import AUTO, METHODS, PLAIN, RECOMPUTE_GRAD, RECOMPUTED, STOCK
 from bench.activations.models import FULL
 from bench.activations.report import table, verdicts_table, write_lines, write_plot
 from bench.activations.rows import Row, judge, make_row, wrong
@@ -29,6 +32,9 @@ from bench.child import Child, ChildError
 
 _WIDTH = 100
 _TIMEOUT_S = 900.0
+# How often each method has its turn, and of how many steps: what a quarter of an hour allows.
+TURNS = {"transformer": (2, 1), "resnet50": (2, 1), "mlp": (2, 1)}
+TOGETHER = 3  # methods that take turns with one plain process
 _QUICK_METHODS = (PLAIN, RECOMPUTE_GRAD, "8-bit", "8-bit" + RECOMPUTED, AUTO + "8-bit")
 
 
@@ -67,30 +73,60 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(model: str, methods: Sequence[str], quick: bool, console: Console) -> list[Row]:
     rows = []
-    rounds, steps = (1, 2) if quick else (5, 3)
-    with _child(model, PLAIN, quick) as plain:
-        plain_checked = plain.answer()
-        for method in methods:
-            own, others = [], []
+    with tempfile.TemporaryDirectory() as folder, _child(model, PLAIN, quick, folder) as plain:
+        checked = plain.answer()
+        others = [method for method in methods if method != PLAIN]
+        for first in range(0, len(others), TOGETHER):
+            rows += _group(model, others[first : first + TOGETHER], quick, folder, plain, checked)
+            console.print(f"  {model}, {', '.join(others[first : first + TOGETHER])}: measured")
+        if PLAIN in methods:
+            rounds = [plain.ask(_turns(model, quick)[1])["seconds"]]
+            rows.insert(0, make_row(model, PLAIN, checked, checked, rounds, rounds))
+    return rows
+
+
+def _group(
+    model: str,
+    methods: Sequence[str],
+    quick: bool,
+    folder: str,
+    plain: Child,
+    plain_checked: dict[str, Any],
+) -> list[Row]:
+    """Rows of methods that get ready at the same time, and then take turns with plain steps."""
+    rows: dict[str, Row] = {}
+    with ExitStack() as stack:
+        children = {
+            method: stack.enter_context(_child(model, method, quick, folder)) for method in methods
+        }
+        checked = {}
+        for method, child in children.items():
             try:
-                with _child(model, method, quick) as child:
-                    checked = child.answer()
-                    if not wrong(method, checked["error"]):
-                        for _ in range(rounds):
-                            others.append(plain.ask(steps)["seconds"])
-                            own.append(child.ask(steps)["seconds"])
+                checked[method] = child.answer()
             except ChildError as error:
                 # Stock methods may fail, and that is a result; ours may not.
-                if method not in METHODS[: METHODS.index("FP16")] or method == PLAIN:
+                if method not in STOCK:
                     raise
-                rows.append(Row(model, method, failure=_reason(error)))
-                continue
-            if not own:
-                rows.append(Row(model, method, error=checked["error"]))
-                continue
-            rows.append(make_row(model, method, checked, plain_checked, own, others))
-            console.print(f"  {model}, {method}: measured")
-    return rows
+                rows[method] = Row(model, method, failure=_reason(error))
+        right = [m for m in checked if not wrong(m, checked[m]["error"])]
+        seconds: dict[str, list[list[float]]] = {method: [] for method in (PLAIN, *right)}
+        rounds, steps = _turns(model, quick)
+        for _ in range(rounds):
+            seconds[PLAIN].append(plain.ask(steps)["seconds"])
+            for method in right:
+                seconds[method].append(children[method].ask(steps)["seconds"])
+    for method in checked:
+        if method in right:
+            times = seconds[method], seconds[PLAIN]
+            rows[method] = make_row(model, method, checked[method], plain_checked, *times)
+        else:
+            rows[method] = Row(model, method, error=checked[method]["error"])
+    return [rows[method] for method in methods]
+
+
+def _turns(model: str, quick: bool) -> tuple[int, int]:
+    """How often each method has its turn, and of how many steps."""
+    return (1, 2) if quick else TURNS[model]
 
 
 def _reason(error: ChildError) -> str:
@@ -99,8 +135,9 @@ def _reason(error: ChildError) -> str:
     return lines[-1] if lines else str(error).splitlines()[0]
 
 
-def _child(model: str, method: str, quick: bool) -> Child:
+def _child(model: str, method: str, quick: bool, folder: str) -> Child:
     arguments = ["bench.activations.train", "--model", model, "--method", method]
+    arguments += ["--expected", str(Path(folder) / "gradients.npz")]
     return Child([*arguments, *(["--quick"] if quick else [])], _TIMEOUT_S)
 
 

@@ -26,12 +26,10 @@ REMAT = "keras.remat"
 SCOPES = {f'RematScope("{mode}")': mode for mode in ("activations", "full")}
 MIXED = "mixed_bfloat16"
 
+STOCK = (RECOMPUTE_GRAD, REMAT, *SCOPES, MIXED)
 METHODS: tuple[str, ...] = (
     PLAIN,
-    RECOMPUTE_GRAD,
-    REMAT,
-    *SCOPES,
-    MIXED,
+    *STOCK,
     *_CODECS,
     *(name + RECOMPUTED for name in _CODECS),
     *(AUTO + name for name in ("FP16", "8-bit")),

@@ -44,7 +44,7 @@ def transformer(
 
 
 def resnet(
-    stages: tuple[int, ...] = (3, 4, 6, 3), size: int = 64, width: int = 64, batch: int = 32
+    stages: tuple[int, ...] = (3, 4, 6, 3), size: int = 64, width: int = 64, batch: int = 16
 ) -> Model:
     """A convolutional network of ResNet-50's shape: bottlenecks of a quarter of the channels."""
 
@@ -79,7 +79,7 @@ def resnet(
     return Model((size, size, 3), batch, blocks)
 
 
-def mlp(layers: int = 16, width: int = 1024, batch: int = 8192) -> Model:
+def mlp(layers: int = 16, width: int = 512, batch: int = 8192) -> Model:
     """Thin layers, of which each is a block: gelu(x·W + b)."""
 
     def block() -> Any:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras.src.backend import in_stateless_scope
 
 from gradcomp.activations import override
+from gradcomp.activations.imitate import imitate
 from gradcomp.activations.kept import Kept, tell_unreached
 from gradcomp.activations.pack import check_codec, runs_in_xla
 from gradcomp.codecs import Codec, codec
@@ -79,7 +80,7 @@ class PackedFunction:
     """
 
     def __init__(self, function: Callable[..., Any], codec: Codec, layer: Any) -> None:
-        functools.update_wrapper(self, function)
+        imitate(self, function)
         self.codec = codec
         self._original = function
         # The layer holds this object: held in turn, it would live until a garbage collection.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from gradcomp.activations import recompute as again
+from gradcomp.activations.imitate import imitate
 from gradcomp.activations.install import install
 from gradcomp.activations.keep import packing
 from gradcomp.activations.pack import check_codec
@@ -77,7 +77,6 @@ def _while_run_again(codec: Codec) -> Codec:
 
 
 def _function(function: Callable[..., Any], codec: Codec) -> Callable[..., Any]:
-    @functools.wraps(function)
     def packed(*args: Any, **kwargs: Any) -> Any:
         if not packing():
             return function(*args, **kwargs)
@@ -87,7 +86,7 @@ def _function(function: Callable[..., Any], codec: Codec) -> Callable[..., Any]:
         call = again.Call(converted, f"function {_name(function)}")
         return again.recompute(call, codec, args, kwargs)
 
-    return packed
+    return imitate(packed, function)
 
 
 class _Packed:

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 
+from gradcomp.activations.gradient import here, with_gradient
 from gradcomp.activations.keep import first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
@@ -106,7 +107,6 @@ class _Twice:
         kept = [] if self._codec is None else [keep(x, self._codec) for x in floats]
         results: list[_Results] = []
 
-        @tf.custom_gradient
         def twice(*tensors: Any) -> Any:
             with not_packing():
                 first = self._run_once(tensors)
@@ -127,9 +127,9 @@ class _Twice:
 
             return first.tensors(), gradient
 
-        made = tf.nest.flatten(
-            twice(*self._inputs, *map(read, call.trainable), *map(read, call.states))
-        )
+        others = self._inputs[len(floats) :]
+        lasting = [*others, *map(read, call.trainable), *map(read, call.states)]
+        made = tf.nest.flatten(with_gradient(twice, floats, lasting))
         first = results[-1]
         outputs, losses, values = first.split(made)
         for variable, value in zip(first.assigned, values, strict=True):
@@ -147,7 +147,7 @@ class _Twice:
         first: _Results,
         variables: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
-        count = len(self._others)
+        count, given = len(self._others), [here(tensor) for tensor in given]
         others, weights = given[:count], given[count : count + len(self._call.trainable)]
         states = given[count + len(weights) :]
         with tf.GradientTape(watch_accessed_variables=False) as tape:

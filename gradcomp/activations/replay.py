@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradcomp.activations.gradient import here, with_gradient
 from gradcomp.activations.keep import Kept, first_only, keep, not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
@@ -33,10 +34,15 @@ def replay_kept(
     inputs: Sequence[Any],
     kept: Sequence[Kept],
     weights: Sequence[Any],
+    again: Callable[..., Any] | None = None,
 ) -> Any:
-    """As `replay`, of inputs that are kept already."""
+    """As `replay`, of inputs that are kept already.
 
-    @tf.custom_gradient
+    Args:
+      again: what backward computes, if it is not `function` itself.
+    """
+    second = again or function
+
     def run(*args: Any) -> Any:
         with not_packing():
             output = function(*args)
@@ -44,13 +50,13 @@ def replay_kept(
 
         def gradient(upstream: Any) -> Any:
             with gate([upstream]):
-                again = [get([upstream]) for get in kept]
+                sources = [*(get([upstream]) for get in kept), *map(here, given)]
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
-                    tape.watch([*again, *given])
-                    result = function(*again, *given)
-                gradients = tape.gradient(result, [*again, *given], upstream)
+                    tape.watch(sources)
+                    result = second(*sources)
+                gradients = tape.gradient(result, sources, upstream)
             return [first_only(gradient) for gradient in gradients]
 
         return output, gradient
 
-    return run(*inputs, *weights)
+    return with_gradient(run, inputs, weights)

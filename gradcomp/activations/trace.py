@@ -54,7 +54,7 @@ def trace(model: Any, layers: Sequence[Unit], batch_size: int) -> Trace:
         with tf.GradientTape() as tape:
             tape.watch([x for x in tf.nest.flatten(inputs) if x.dtype.is_floating])
             outputs = tf.nest.flatten(forward(inputs))
-        return tape.gradient(outputs, [v.value for v in model.trainable_variables])
+        return tape.gradient(outputs, [_first(v.value) for v in model.trainable_variables])
 
     step.get_concrete_function(input_specs(model, batch_size))
     session = sessions[-1]
@@ -70,6 +70,11 @@ def trace(model: Any, layers: Sequence[Unit], batch_size: int) -> Trace:
             size = override.numel(root) * root.dtype.size
             result.bytes[path] = result.bytes.get(path, 0) + size
     return result
+
+
+def _first(variable: Any) -> Any:
+    """A variable, or the first of those that a strategy has in its place: that is read here."""
+    return getattr(variable, "values", (variable,))[0]
 
 
 def input_specs(model: Any, batch_size: int) -> Any:

@@ -1,17 +1,24 @@
-"""Attention: keeps q, k, v and the probabilities packed; dropout's mask comes from its seed."""
+"""Attention: keeps q, k, v and the probabilities packed, and a bit for each that dropout kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras import ops
 
+from gradcomp.activations.formulas.dropout import drop, keeps_bits
+from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import first_only, keep, not_packing
+from gradcomp.activations.masks import pack_codes, unpack_codes
 from gradcomp.activations.pack import gate
 from gradcomp.activations.recompute import Scope, read
 from gradcomp.codecs import Codec
+
+# A tensor after dropout; in backward, once the tensors that it is given are there.
+Drop = Callable[[Any, Sequence[Any]], Any]
 
 
 def attention(
@@ -52,24 +59,23 @@ class _Attention:
         mask = [] if self._mask is None else [self._mask]
         seed = [] if self._seed is None else [read(self._seed)]
 
-        @tf.custom_gradient
         def attend(query: Any, key: Any, value: Any, *rest: Any) -> Any:
             with not_packing():
                 p = self._probabilities(query, key, rest[: len(mask)])
                 kept_p = keep(p, self._codec)
-                dropped, after = self._drop(p, rest[len(mask) :])
-                context = self._combine(dropped, value)
+                dropout, after = self._dropout(p, rest[len(mask) :])
+                context = self._combine(dropout(p, []), value)
 
             def gradient(upstream: Any, *_: Any) -> Any:
                 q, k, v, p = [get([upstream]) for get in (*kept, kept_p)]
                 with gate([upstream]):
-                    gradients = self._gradients(q, k, v, p, rest[len(mask) :], upstream)
+                    gradients = self._gradients(q, k, v, p, dropout, upstream)
                 return [*map(first_only, gradients), *nothing]
 
             nothing = [None] * len(rest)
             return (context, *after), gradient
 
-        context, *after = attend(query, key, value, *mask, *seed)
+        context, *after = with_gradient(attend, inputs, [*mask, *seed])
         if self._seed is not None:
             self._seed.assign(after[0])
         return context
@@ -84,21 +90,35 @@ class _Attention:
     def _combine(self, probabilities: Any, value: Any) -> Any:
         return ops.einsum(self._layer._combine_equation, probabilities, value)
 
-    def _drop(self, x: Any, seed: Any) -> tuple[Any, list[Any]]:
-        """`x` after the dropout that `seed` stands for, and the seeds that come next."""
+    def _dropout(self, p: Any, seed: Any) -> tuple[Drop, list[Any]]:
+        """The dropout of tensors like `p` that `seed` stands for, and the seeds that come next."""
         if self._seed is None:
-            return x, []
-        with Scope([(self._seed, *seed)]) as scope:
-            dropped = self._layer._dropout_layer(x, training=True)
-        return dropped, [scope.get_current_value(self._seed)]
+            return lambda x, after: x, []
+        layer = self._layer._dropout_layer
 
-    def _gradients(self, q: Any, k: Any, v: Any, p: Any, seed: Any, upstream: Any) -> list[Any]:
-        dropped, _ = self._drop(p, seed)
+        def drawn(x: Any) -> tuple[Any, Any]:
+            with Scope([(self._seed, *seed)]) as scope:
+                dropped = layer(x, training=True)
+            return dropped, scope.get_current_value(self._seed)
+
+        if not keeps_bits(layer.rate):
+            return lambda x, after: drawn(x)[0], [drawn(p)[1]]
+        noise, after = drawn(tf.ones_like(p))
+        kept = tf.not_equal(noise, 0)
+        packed = pack_codes(kept, 1)
+
+        def drop_by_bits(x: Any, after: Sequence[Any]) -> Any:
+            return drop(x, unpack_codes(packed, after) if after else kept, layer.rate)
+
+        return drop_by_bits, [after]
+
+    def _gradients(self, q: Any, k: Any, v: Any, p: Any, dropout: Drop, upstream: Any) -> list[Any]:
+        dropped = dropout(p, [upstream])
         with tf.GradientTape() as tape:
             tape.watch([dropped, v])
             context = self._combine(dropped, v)
         d_dropped, dv = tape.gradient(context, [dropped, v], upstream)
-        dp, _ = self._drop(d_dropped, seed)
+        dp = dropout(d_dropped, [d_dropped])
         axes = list(self._layer._softmax.axis)
         d_scores = p * (dp - tf.reduce_sum(dp * p, axes, keepdims=True))
         with tf.GradientTape() as tape:

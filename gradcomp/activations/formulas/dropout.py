@@ -1,17 +1,58 @@
-"""Dropout: keeps its seed alone; the same draw on the gradient is the gradient."""
+"""Dropout: keeps one bit an element, or the seed where there are fewer draws than elements."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from gradcomp.activations.gradient import with_gradient
+from gradcomp.activations.keep import not_packing
+from gradcomp.activations.masks import pack_codes, unpack_codes
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
+from gradcomp.xla import for_xla
 
 
 def dropout(layer: Any, call: Any, codec: Codec, inputs: Any, training: Any = False) -> Any:
-    """`Dropout`, `SpatialDropout*`, `GaussianDropout`: linear, once what they draw is drawn."""
+    """`Dropout`: one bit an element, as random numbers cost more to draw again than to keep."""
+    if not training or not layer.rate:
+        return call(inputs, training=training)
+    if not keeps_bits(layer.rate) or layer.noise_shape is not None:
+        return again(layer, call, codec, inputs, training)
+    with not_packing():
+        kept = draw(lambda ones: call(ones, training=True), inputs)
+
+    def run(x: Any, kept: Any) -> Any:
+        packed = pack_codes(kept, 1)
+
+        def gradient(dy: Any) -> Any:
+            return drop(dy, unpack_codes(packed, [dy]), layer.rate), None
+
+        return drop(x, kept, layer.rate), gradient
+
+    return with_gradient(run, [inputs], [kept])
+
+
+def keeps_bits(rate: float) -> bool:
+    """Whether bits are kept: XLA has no kernel for them, and draws fast."""
+    return rate < 1 and not for_xla()
+
+
+def draw(dropped: Callable[[Any], Any], x: Any) -> Any:
+    """bool, which elements of a tensor like `x` the function `dropped` lets live."""
+    return tf.not_equal(dropped(tf.ones_like(x)), 0)
+
+
+def drop(x: Any, kept: Any, rate: float) -> Any:
+    """What is kept of `x`, scaled; as Keras computes it."""
+    return tf.where(kept, x * tf.constant(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))
+
+
+def again(layer: Any, call: Any, codec: Codec, inputs: Any, training: Any = False) -> Any:
+    """`SpatialDropout*`, `GaussianDropout`: the seed, whose draw on the gradient is one."""
     if not training or not layer.rate:
         return call(inputs, training=training)
     return recompute(layer_call(layer, call), None, (inputs,), {"training": training})
@@ -24,9 +65,9 @@ def noise(layer: Any, call: Any, codec: Codec, inputs: Any, training: Any = Fals
 
 FORMULAS = {
     keras.layers.Dropout: dropout,
-    keras.layers.SpatialDropout1D: dropout,
-    keras.layers.SpatialDropout2D: dropout,
-    keras.layers.SpatialDropout3D: dropout,
-    keras.layers.GaussianDropout: dropout,
+    keras.layers.SpatialDropout1D: again,
+    keras.layers.SpatialDropout2D: again,
+    keras.layers.SpatialDropout3D: again,
+    keras.layers.GaussianDropout: again,
     keras.layers.GaussianNoise: noise,
 }

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import first_only, keep, not_packing, remember
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
@@ -34,7 +35,6 @@ class _Normalization:
         layer, dtype, kept_normal = self._layer, self._inputs.dtype, []
         present = [v is not None for v in (layer.gamma, layer.beta)]
 
-        @tf.custom_gradient
         def normalize(x: Any, *weights: Any) -> Any:
             gamma, beta = self._both(present, weights)
             with not_packing():
@@ -57,7 +57,7 @@ class _Normalization:
         weights = [
             tf.convert_to_tensor(v.value) for v in (layer.gamma, layer.beta) if v is not None
         ]
-        output = normalize(self._inputs, *weights)
+        output = with_gradient(normalize, [self._inputs], weights)
         gamma, beta = self._both(present, weights)
 
         def again(after: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import not_packing
 from gradcomp.activations.masks import code_width, pack_codes, unpack_codes
 from gradcomp.activations.replay import replay
@@ -18,7 +19,6 @@ def average(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
     """`AveragePooling*`: linear; only the input's shape is kept."""
     dims, dtype = tf.shape(inputs), inputs.dtype
 
-    @tf.custom_gradient
     def run(x: Any) -> Any:
         with not_packing():
             y = call(x)
@@ -34,7 +34,7 @@ def average(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
 
         return y, gradient
 
-    return run(inputs)
+    return with_gradient(run, [inputs])
 
 
 def maximum(layer: Any, call: Any, codec: Codec, inputs: Any) -> Any:
@@ -62,7 +62,6 @@ class _MaxPool:
         height, width, channels = inputs.shape[1:]
         dims = tf.shape(inputs, tf.int64)
 
-        @tf.custom_gradient
         def pool(x: Any) -> Any:
             with not_packing():
                 y, places = tf.nn.max_pool_with_argmax(
@@ -87,7 +86,7 @@ class _MaxPool:
 
             return y, gradient
 
-        return pool(inputs)
+        return with_gradient(pool, [inputs])
 
     def _origins(self, outputs: Any, inputs: tuple[int, int]) -> list[Any]:
         """Rows [h, 1, 1] and columns [w, 1] where windows begin, before the first with padding."""
