@@ -58,11 +58,11 @@ struct Word {
   Int bytes;
   Int at;
 
-  // The quad in a plane: its first element, counted from the tile's first block, and how many of
-  // the plane's follow from it on.
+  // The quad in a plane: its first element, counted from the tile's first block, and its size.
   __device__ __forceinline__ Int At(int plane) const { return begin + plane * bytes + at; }
-  __device__ __forceinline__ Int Count(int plane) const {
-    return min(bytes, size - plane * bytes) - at;
+  __device__ __forceinline__ int Count(int plane) const {
+    const Int left = min(bytes - at, size - plane * bytes - at);
+    return static_cast<int>(max(Int{0}, min(Int{4}, left)));
   }
 };
 
