@@ -36,10 +36,12 @@ STREAMING: Mapping[str, str] = {
     "cast_decode_kernel": "LS",
     "cast_encode_kernel": "LS",
     "large_blocks_largest_kernel": "L",
+    "pack_bits_kernel": "LS",
     "scaled_decode_kernel": "LS",
     "scaled_encode_kernel": "LS",
     "topk_decode_kernel": "S",
     "topk_scan_kernel": "LS",
+    "unpack_bits_kernel": "LS",
 }
 """Kernels that pass over whole tensors, and the vector accesses they owe: L(oads), S(tores)."""
 

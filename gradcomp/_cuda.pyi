@@ -92,5 +92,18 @@ def decode(
       workspace: at least decode_workspace(...) bytes, aligned to WORKSPACE_ALIGNMENT.
     """
 
+def packed_size(count: int, bits: int) -> int:
+    """Bytes of `count` codes of 1, 2, 4 or 8 bits."""
+
+def pack_bits(
+    codes: tuple[int, int], bits: int, packed: tuple[int, int], device: int, stream: int
+) -> None:
+    """Packs the low `bits` of each byte of `codes` into `packed_size(codes, bits)` bytes."""
+
+def unpack_bits(
+    packed: tuple[int, int], bits: int, codes: tuple[int, int], device: int, stream: int
+) -> None:
+    """Writes a byte a code again."""
+
 def read_report(report: int, device: int, stream: int) -> tuple[bool, int | None]:
     """Waits for the stream; whether all outputs are finite, and the first row of bad bytes."""

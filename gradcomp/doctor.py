@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradcomp._version import __version__
-from gradcomp.cuda import BUILD
+from gradcomp.cuda.native import BUILD
 from gradcomp.probe import PROBES
 
 PACKAGE = Path(__file__).parent

@@ -72,6 +72,7 @@ def _run(*command: str) -> None:
 def library() -> ctypes.CDLL:
     """The library: the one that EMULATED_CUDA names, or built from this checkout."""
     loaded = ctypes.CDLL(os.environ.get("EMULATED_CUDA") or str(build()))
+    loaded.emulated_launches.restype = ctypes.c_int64
     loaded.emulated_encode_workspace.restype = ctypes.c_int64
     loaded.emulated_decode_workspace.restype = ctypes.c_int64
     return loaded
@@ -109,6 +110,11 @@ def _codec(params: KernelParams) -> Array:
 
 def _pointer(array: Array) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
+
+
+def launches() -> int:
+    """How many kernels have been launched."""
+    return int(library().emulated_launches())
 
 
 def set_seed(seed: int) -> None:
@@ -152,10 +158,12 @@ def encode(
     payload: Array,
     *,
     workspace_size: int | None = None,
+    left: list[Array] | None = None,
 ) -> int:
     """cuda::Encode() into `new_residuals` and `payload`; its error, 0 for none.
 
-    `workspace_size`: another than EncodeWorkspace() says.
+    `workspace_size`: another than EncodeWorkspace() says. `left` gets what the workspace holds in
+    the end.
     """
     codec = _codec(params)
     table = _encode_rows(gradients, residuals, new_residuals, segments)
@@ -169,6 +177,8 @@ def encode(
         *(_pointer(workspace.array), ctypes.c_int64(workspace_size)),
     )
     workspace.check()
+    if left is not None:
+        left.append(workspace.array)
     return int(error)
 
 
@@ -205,6 +215,18 @@ def decode(
     workspace.check()
     bad_row = None if report[1] == 0xFFFFFFFF else int(report[1])
     return int(error), bool(report[0]), bad_row
+
+
+def pack_codes(codes: Array, bits: int, packed: Array) -> int:
+    """cuda::PackCodes() into `packed`; its error, 0 for none."""
+    count = ctypes.c_int64(codes.size)
+    return int(library().emulated_pack_codes(_pointer(codes), count, bits, _pointer(packed)))
+
+
+def unpack_codes(packed: Array, bits: int, codes: Array) -> int:
+    """cuda::UnpackCodes() into `codes`."""
+    count = ctypes.c_int64(codes.size)
+    return int(library().emulated_unpack_codes(_pointer(packed), count, bits, _pointer(codes)))
 
 
 class _workspace:

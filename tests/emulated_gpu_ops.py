@@ -12,5 +12,8 @@ from gradcomp import kernels
 
 kernels.load_ops()
 tf.load_op_library(os.environ["EMULATED_GPU_OPS"])
-for op in ("GradcompEncode", "GradcompReduce", "GradcompDecode"):
+for op in (
+    *("GradcompEncode", "GradcompReduce", "GradcompDecode"),
+    *("GradcompPackBits", "GradcompUnpackBits"),
+):
     assert sorted(k.priority for k in get_registered_kernels_for_op(op).kernel) == [0, 1]

@@ -20,7 +20,10 @@ has_gpu = bool(tf.config.list_physical_devices("GPU"))
 assert kernels.gpu_is_loaded() == has_gpu, gpu.loading()
 if not has_gpu:  # by default it is loaded for one only
     tf.load_op_library(str(library))
-for op in ("GradcompEncode", "GradcompReduce", "GradcompDecode"):
+for op in (
+    *("GradcompEncode", "GradcompReduce", "GradcompDecode"),
+    *("GradcompPackBits", "GradcompUnpackBits"),
+):
     devices = sorted(kernel.device_type for kernel in get_registered_kernels_for_op(op).kernel)
     assert devices == ["CPU", "GPU"], (op, devices)
 

@@ -14,7 +14,9 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import gpu_placement
 import keras
 import numpy as np
 import tensorflow as tf
@@ -32,6 +34,7 @@ from scenarios_mirrored import (
 
 import gradcomp as gc
 from gradcomp.distribute import lost, workers
+from gradcomp.kernels import gpu
 
 TASK = json.loads(os.environ["TF_CONFIG"])
 WORKERS, INDEX = len(TASK["cluster"]["worker"]), TASK["task"]["index"]
@@ -91,6 +94,32 @@ def loops(strategy: Any) -> list[str]:
         assert net.own_optimizer.traffic().compression_ratio > 1.3
         routes.append(net.own_optimizer.plan.rows()[0][-1])
     return routes
+
+
+def gradients_stay_on_the_gpu(strategy: Any) -> list[tuple[set, set, set]]:
+    """By codec: where kernels and collectives are, what crosses, what GPUs have no kernel for."""
+    told = []
+    for compression in ("topk:density=0.05", gc.Quantize(bits=4, block_size=32)):
+        with strategy.scope():
+            net, opt = model(), distributed(lambda: optimizers.SGD(0.1), compression)()
+            opt.build(net.trainable_variables)
+
+        def one(net: Any = net, opt: Any = opt) -> None:
+            with tf.device("/GPU:0"):
+                gradients = [tf.ones(v.shape) for v in net.trainable_variables]
+            opt.apply(gradients, net.trainable_variables)
+
+        with mock.patch.object(gpu, "_loading", gpu.Loading(True)):
+            step = tf.function(lambda: strategy.run(one))
+            graph = step.get_concrete_function().graph
+        told.append(
+            (
+                gpu_placement.placed(graph, "Gradcomp", "CollectiveGather", "CollectiveAllToAll"),
+                {c for c in gpu_placement.crossing(graph) if c[0] != "float32"},
+                gpu_placement.without_gpu_kernel(graph),
+            )
+        )
+    return told
 
 
 def the_report_and_the_engine(strategy: Any) -> list[str]:
@@ -307,6 +336,7 @@ def a_worker_that_stays_away_is_told(strategy: Any) -> str | None:
 
 ALL = (
     loops,
+    gradients_stay_on_the_gpu,
     the_report_and_the_engine,
     accumulation_overwriting_and_clipping,
     fit_says_what_is_missing,
@@ -318,6 +348,7 @@ ALL = (
 )
 OF_FOUR = (
     loops,
+    gradients_stay_on_the_gpu,
     the_report_and_the_engine,
     accumulation_overwriting_and_clipping,
     a_death_is_told_to_all_others,

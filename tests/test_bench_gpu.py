@@ -19,7 +19,7 @@ from rich.console import Console
 import bench.gpu.__main__ as program
 from bench.gpu.compositions import compositions
 from bench.gpu.device import Unusable, open_device
-from bench.gpu.kernels import OPERATIONS, Buffers, Kernel, kernels_of
+from bench.gpu.kernels import CODES, OPERATIONS, Buffers, Kernel, kernels_of
 from bench.gpu.report import LARGEST, TOPK, TORCH_TOPK, Row, targets
 from bench.kernels.cases import specs
 from gradcomp import cuda
@@ -69,7 +69,7 @@ class Emulated:
 @pytest.fixture
 def device(gpu: Heap, monkeypatch: pytest.MonkeyPatch) -> Emulated:
     """Its arrays are of no library: the default stream is theirs."""
-    for operation in ("encode", "decode"):
+    for operation in ("encode", "decode", "pack_bits", "unpack_bits"):
         bare = getattr(cuda, operation)
         monkeypatch.setattr(cuda, operation, lambda *a, _f=bare, **k: _f(*a, stream=0, **k))
     return Emulated(gpu)
@@ -93,11 +93,13 @@ def test_all_kernels_are_verified_and_shown(
     machine, copy, *rows = [json.loads(line) for line in told.splitlines() if line[0] == "{"]
     assert machine["wrong"] == []
     assert copy["name"] == "copy" and copy["gb_per_s"] == pytest.approx(8 * NUMEL / 1e-6 / 1e9)
-    assert len(rows) == 4 * len(specs())
+    assert len(rows) == 4 * len(specs()) + 2 * len(CODES)
     fp16 = {row["name"]: row for row in rows}["fp16 encode, feedback"]
     assert fp16["bytes_moved"] == 14 * NUMEL and fp16["seconds"] == 1e-3
     assert fp16["fraction_of_copy"] == pytest.approx(14 / 8 / 1000)
     assert fp16["verified"] is True
+    masks = {row["name"]: row for row in rows}["masks unpack"]
+    assert masks["bytes_moved"] == NUMEL * 9 / 8 and masks["verified"] is True
     assert "│ fp16 encode, feedback" in told and "1.000 ms" in told and "1.0 µs" in told
 
 
@@ -125,6 +127,12 @@ def test_bytes_that_differ_are_told(
     assert status == 1
     assert f"the {spoilt} differs from the CPU's, first at byte 5" in told
     assert "Every kernel that ran equals" not in told
+
+
+def test_codes_that_differ_are_told(device: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "unpack_bits", lambda *_, **__: None)
+    with pytest.raises(AssertionError, match="masks unpack: the unpacked codes differs"):
+        list(kernels_of("masks", Buffers(device, 640)))
 
 
 def test_a_flag_that_is_wrong_is_told(device: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:

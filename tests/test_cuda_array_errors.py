@@ -184,6 +184,26 @@ def test_decode(gpu: Heap) -> None:
             cuda.decode(**(given | change))
 
 
+def test_codes(gpu: Heap) -> None:
+    codes, packed = Interface(gpu.empty(20, np.uint8)), Interface(gpu.empty(3, np.uint8))
+    given = {"codes": codes, "bits": 1, "packed": packed, "stream": 0}
+    for told, change in (
+        ("bits is 3, not 1, 2, 4 or 8", {"bits": 3}),
+        ("packed has 3 bytes, not the 5 that 20 codes of 2 bits have", {"bits": 2}),
+        ("codes has dtype float32, not uint8 or bool", {"codes": floats(gpu)}),
+        ("packed is None.*pass an array of 3 bytes", {"packed": None}),
+        ("packed is read-only", {"packed": read_only(gpu, 3)}),
+        ("stream is None", {"stream": None}),
+    ):
+        with pytest.raises(gc.CodecError, match=told):
+            cuda.pack_bits(**(given | change))
+        if told not in ("packed is read-only", "packed is None.*pass an array of 3 bytes"):
+            with pytest.raises(gc.CodecError, match=told):
+                cuda.unpack_bits(**(given | change))
+    with pytest.raises(gc.CodecError, match="codes is read-only"):
+        cuda.unpack_bits(packed, 1, read_only(gpu, 20), stream=0)
+
+
 def test_raw_pointers() -> None:
     """What the module itself refuses, which has pointers only."""
     native = load()
@@ -231,6 +251,13 @@ def test_raw_pointers() -> None:
         run(device=7)
     with pytest.raises(ValueError, match="bits"):
         native.Codec("quantize", 3, 32)
+    for told, packed in (("packed has 2 bytes, not 3", (8, 2)), ("packed is a null", (0, 3))):
+        with pytest.raises(ValueError, match=told):
+            native.pack_bits(payload, 1, packed, 0, 0)
+        with pytest.raises(ValueError, match=told):
+            native.unpack_bits(packed, 1, payload, 0, 0)
+    with pytest.raises(ValueError, match="there are -1 codes"):
+        native.packed_size(-1, 1)
     with pytest.raises(ValueError, match="report is a null pointer"):
         native.read_report(0, 0, 0)
     with pytest.raises(ValueError, match="the capsule is named used, not dltensor"):

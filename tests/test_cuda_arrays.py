@@ -14,8 +14,9 @@ from kernel_cases import assert_same, numbers
 
 import gradcomp as gc
 from bench.kernels.cases import specs
-from gradcomp import cuda, kernels
+from gradcomp import cuda, kernels, reference
 from gradcomp.codecs import KernelCodec
+from gradcomp.cuda.native import BUILD
 
 __all__ = ["gpu"]
 
@@ -84,6 +85,31 @@ def test_bytes_are_the_cpu_kernels(gpu: Heap, spec: str) -> None:
     assert report.wait() == finite
     for output, one in zip(outputs, wanted, strict=True):
         assert_same(output, one, "output")
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_codes_are_packed_as_by_the_cpu(gpu: Heap, bits: int) -> None:
+    codes = np.random.default_rng(bits).integers(0, 1 << bits, 8999, np.uint8)
+    want = reference.pack_bits(codes, bits)
+    for wrap in (Interface, DLPack):
+        packed = wrap(gpu.empty(want.size, np.uint8, misalignment=3))
+        assert cuda.pack_bits(wrap(gpu.put(codes)), bits, packed=packed, stream=5) is packed
+        assert launched()[0] == 5
+        assert_same(packed.array, want, "packed")
+        again = wrap(gpu.empty(codes.shape, np.uint8))
+        cuda.unpack_bits(packed, bits, again, stream=6)
+        assert launched()[0] == 6
+        assert_same(again.array, codes, "codes")
+
+
+def test_masks_are_bool(gpu: Heap) -> None:
+    mask = np.random.default_rng(0).integers(0, 2, (3, 7)) == 1
+    for wrap in (Interface, DLPack):
+        packed, again = wrap(gpu.empty(3, np.uint8)), wrap(gpu.empty(mask.shape, np.bool_))
+        cuda.pack_bits(wrap(gpu.put(mask)), 1, packed=packed, stream=0)
+        assert_same(packed.array, np.packbits(mask.reshape(-1), bitorder="little"), "packed")
+        cuda.unpack_bits(packed, 1, again, stream=0)
+        np.testing.assert_array_equal(again.array, mask)
 
 
 def encode_fp16(gpu: Heap, **given: Any) -> np.ndarray:
@@ -186,7 +212,7 @@ def test_no_module_is_told_with_the_command(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "gradcomp._cuda", None)
     with pytest.raises(gc.MissingDependencyError, match=r"Type, .*\.ci/cuda_extension\.sh"):
         cuda.devices()
-    assert (Path(__file__).parents[1] / cuda.BUILD).is_file()
+    assert (Path(__file__).parents[1] / BUILD).is_file()
 
 
 def test_devices(gpu: Heap) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 
-def reversed_threads(fault: int, seed: int) -> list[int]:
-    """What 64 threads read of a shared array that each writes an element of."""
+def run_fault(fault: int, seed: int) -> list[int]:
+    """What each of 64 threads has read of shared memory."""
     out = np.full(64, -1, np.int32)
     cuda_library.set_seed(seed)
     assert cuda_library.library().emulated_fault(fault, ctypes.c_void_p(out.ctypes.data)) == 0
@@ -22,10 +22,19 @@ def reversed_threads(fault: int, seed: int) -> list[int]:
 
 def test_a_barrier_orders_what_random_threads_do() -> None:
     right = list(range(63, -1, -1))
-    assert all(reversed_threads(0, seed) == right for seed in range(20))
-    without = [reversed_threads(1, seed) for seed in range(20)]
+    assert all(run_fault(0, seed) == right for seed in range(20))
+    without = [run_fault(1, seed) for seed in range(20)]
     assert right not in without
     assert any(first != without[0] for first in without), "the seed does not change the order"
+
+
+def test_one_warp_runs_ahead_of_another() -> None:
+    """The barrier that is missing is between what the first warp reads and the next writes."""
+    right = [3 * sum(range(64))] * 64
+    assert all(run_fault(9, seed) == right for seed in range(20))
+    wrong = [run_fault(10, seed) for seed in range(20)]
+    assert any(sums[:32] != right[:32] for sums in wrong)
+    assert any(sums[32:] != right[32:] for sums in wrong)
 
 
 FAULTS = [

@@ -22,6 +22,7 @@ PARAMS = [
     KernelParams("topk", 2, 2080, True, "quantize"),
     KernelParams("topk", 0, 32, False, "float8_e4m3"),
     KernelParams("topk", 0, 2080, False, "float8_e5m2"),
+    KernelParams("topk", 8, 1 << 40, False, "quantize"),
     KernelParams("topk", 0, 96, False, "sign"),
     KernelParams("topk", 0, 2080, False, "sign"),
 ]
@@ -52,6 +53,8 @@ def test_nothing() -> None:
     g, r = numbers("special", 100, 1), numbers("normal", 100, 2)
     check(HALF, np.empty(0, np.float32), np.empty(0, np.float32), 0)
     check(HALF, g, r, 0)
+    n = TILE + 5  # what keeps nothing is not sampled
+    check(HALF, numbers("normal", n, 1), numbers("normal", n, 2), 0)
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=name)
@@ -111,6 +114,40 @@ def test_samples(case: str) -> None:
     check_encode(HALF, [x], None, one_row(LONG, LONG // 10))
 
 
+@pytest.mark.parametrize("kind", ["normal", "ties"])
+def test_samples_find_few_candidates(kind: str) -> None:
+    """All that is kept, and about what is expected beside it: nothing else tells a bad sample."""
+    n, kept = LONG, LONG // 100
+    for seed in range(8):
+        x = np.random.default_rng(seed).standard_normal(n).astype(np.float32)
+        if kind == "ties":
+            x = np.round(16 * x) / 16
+        payload = np.zeros(reference.payload_size(HALF, one_row(n, kept)), np.uint8)
+        left: list[Array] = []
+        cuda_library.set_seed(seed)
+        assert (
+            cuda_library.encode(
+                *(HALF, [x], None, None, one_row(n, kept), (0, 0, 0, 0), payload), left=left
+            )
+            == 0
+        )
+        candidates = int(left[0][:8].view(np.uint32)[1])  # TopKState in csrc/cuda/topk_rows.h
+        assert kept <= candidates <= 6 * kept
+
+
+def test_workspaces_are_as_large_as_the_manual_says() -> None:
+    """0.16 bytes an element at 1 %; never more than all elements, and a sample of 256 KB."""
+    one = np.zeros(1, np.float32)
+    for n, kept, most in (
+        (1 << 28, (1 << 28) // 100, 0.16 * (1 << 28)),
+        # Just below where no sample is taken: the rank is that of nearly all of it.
+        (1 << 17, 122720, 24_700 + 16 * 32 + 4 * 4096 + 8 * (1 << 17) + 4 * 122720 + 100),
+        (1 << 17, 1 << 17, 24_700 + 16 * 32 + 12 * (1 << 17) + 100),
+    ):
+        x = np.lib.stride_tricks.as_strided(one, (n,), (0,))
+        assert cuda_library.workspace_of_encode(HALF, [x], one_row(n, kept)) <= most
+
+
 def test_samples_that_mislead() -> None:
     """Large elements where nobody looks, then small ones where everybody does."""
     n, kept = 3 * TILE, 100
@@ -147,6 +184,18 @@ def test_segments() -> None:
         two = check_encode(params, g, None, table)
         payloads = np.concatenate([one, two, one])
         check_decode(params, payloads, 3, table, sizes, 1 / 3, dtypes, misalignment=5)
+
+
+@pytest.mark.parametrize("params", [HALF, *PARAMS[4:7]], ids=name)
+def test_launches_do_not_grow_with_segments(params: KernelParams) -> None:
+    """Up to 48 segments go through one chain of launches, with values of blocks too."""
+    counts = []
+    for rows in (1, 48, 49):
+        table = np.array([[0, 40 * i, 40, 4, i] for i in range(rows)], np.int64)
+        before = cuda_library.launches()
+        check_encode(params, [numbers("normal", 40 * rows)], None, table)
+        counts.append(cuda_library.launches() - before)
+    assert counts[0] == counts[1] and counts[2] == 2 * counts[0]
 
 
 @pytest.mark.parametrize("params", [EXACT, PARAMS[6]], ids=name)

@@ -11,6 +11,7 @@ from tensorflow.python.framework import kernels as registered
 
 from gradcomp import kernels
 from gradcomp.kernels import KernelParams, gpu
+from gradcomp.kernels.bits import pack_bits, unpack_bits
 
 ROW = np.array([[0, 0, 8, 0, 0]])
 
@@ -107,6 +108,19 @@ def test_tensors_are_encoded_where_most_of_a_bucket_is(monkeypatch: pytest.Monke
         kernels.encode(KernelParams("float16"), gradients, None, rows, (1, 2, 0, 0))
 
     assert devices_of(build)["GradcompEncode"] == "/device:GPU:1"
+
+
+def test_codes_are_packed_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_loading", gpu.Loading(True))
+
+    def build() -> None:
+        with tf.device("/GPU:1"):
+            mask = tf.zeros([9]) > 0
+        with tf.device("/GPU:0"):
+            unpack_bits(pack_bits(mask, 1), 1, tf.shape(mask, tf.int64), tf.bool)
+
+    devices = devices_of(build)
+    assert devices["GradcompPackBits"] == devices["GradcompUnpackBits"] == "/device:GPU:1"
 
 
 def test_placement_is_left_open_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,13 @@ def library() -> Path:
     return cuda_library.build_ops()
 
 
-@pytest.mark.parametrize("tests", ["test_ops.py", "test_ops_errors.py"])
-def test_bytes_and_errors_are_those_of_the_cpu(library: Path, tests: str) -> None:
+@pytest.mark.parametrize(
+    "tests", [["test_ops.py", "test_kernels_bits.py"], ["test_ops_errors.py"]], ids=lambda t: t[0]
+)
+def test_bytes_and_errors_are_those_of_the_cpu(library: Path, tests: list[str]) -> None:
     options = ["-p", "emulated_gpu_ops", "-p", "no:cacheprovider", "-q"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(TESTS / tests)],
+        [sys.executable, "-m", "pytest", *options, *(str(TESTS / test) for test in tests)],
         env=os.environ | {"EMULATED_GPU_OPS": str(library), "PYTHONPATH": str(TESTS)},
         cwd=TESTS.parent,
         capture_output=True,

@@ -36,6 +36,16 @@ def test_scenario_on_four_workers(four, scenario) -> None:
     values(four, scenario, 4)
 
 
+@pytest.mark.parametrize("workers", [2, 4])
+def test_with_gpu_kernels_gradients_and_payloads_stay_on_the_gpu(request, workers) -> None:
+    launched = request.getfixturevalue({2: "two", 4: "four"}[workers])
+    two_phases = {"GradcompReduce", "CollectiveAllToAllV2"} if workers == 4 else set()
+    ops = {"GradcompEncode", "GradcompDecode", "CollectiveGatherV2"}
+    for topk, quantized in values(launched, "gradients_stay_on_the_gpu", workers):
+        assert topk == ({(op, "GPU:0") for op in ops}, set(), set())
+        assert quantized == ({(op, "GPU:0") for op in ops | two_phases}, set(), set())
+
+
 def test_a_death_is_told_to_all_others(four) -> None:
     for text, cause in values(four, "a_death_is_told_to_all_others", 3):
         assert "another worker has died" in text and "start all workers again" in text

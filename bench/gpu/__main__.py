@@ -4,7 +4,7 @@
 
 prints one table and lines of JSON: time, GB/s moved, and the fraction of what a copy within the
 device moves. It needs gradcomp._cuda, NumPy, rich, and PyTorch or CuPy; 16 GB of host memory and
-10 GB of the GPU's. It ends within 4 minutes: what there is no time for is left out and named. The
+40 GB of the GPU's. It ends within 4 minutes: what there is no time for is left out and named. The
 exit status is 1 if bytes differ or anything was left out, 2 if there is nothing to run on.
 """
 
@@ -22,7 +22,7 @@ from rich.console import Console
 import gradcomp as gc
 from bench.gpu.compositions import compositions
 from bench.gpu.device import Device, PyTorch, Unusable, open_device
-from bench.gpu.kernels import Buffers, kernels_of
+from bench.gpu.kernels import CODES, Buffers, kernels_of
 from bench.gpu.report import Row, lines, table, targets
 from bench.kernels.cases import specs
 
@@ -60,7 +60,7 @@ class Run:
             self.doing = f"drawing {numel:,} elements"
             buffers = Buffers(self.device, numel)
             self._yardstick(buffers)
-            for spec in specs():
+            for spec in (*specs(), *CODES):
                 if not self._late(f"{spec} at {numel:,}"):
                     self._codec(spec, buffers)
             self._compositions(buffers)
@@ -79,7 +79,7 @@ class Run:
         except ImportError as error:
             self.left_out.append(f"gradients of {dtype} ({error}: pip install ml_dtypes)")
             return
-        for spec in specs():
+        for spec in (*specs(), *CODES):
             try:
                 for kernel in kernels_of(spec, buffers):
                     self.doing = f"after {kernel.name} of {ODD:,} {dtype}"

@@ -15,6 +15,8 @@ from gradcomp import cuda, kernels
 from gradcomp.codecs import KernelCodec
 
 RNG = (1, 2, 0, 0)
+CODES = {"masks": 1, "4-bit codes": 4}
+"""What activations keep of masks and of positions in small windows: bits of a code."""
 OPERATIONS = ("encode", "encode, feedback", "decode", "decode and sum 2")
 
 
@@ -73,11 +75,31 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def kernels_of(spec: str, buffers: Buffers) -> Iterator[Kernel]:
-    """All operations of a codec, each verified before it is yielded.
+    """All operations of a codec or of codes, each verified before it is yielded.
 
     Raises:
       AssertionError: bytes differ from the CPU's; says which.
     """
+    return _of_codes(spec, buffers) if spec in CODES else _of_codec(spec, buffers)
+
+
+def _of_codes(name: str, buffers: Buffers) -> Iterator[Kernel]:
+    device, bits = buffers.device, CODES[name]
+    codes = buffers.gradient.view(np.uint8)[: buffers.numel] % (1 << bits)
+    want = np.empty(-(-codes.size * bits // 8), np.uint8)
+    kernels.load_native().pack_bits(codes, bits, want)
+    given, again = device.put(codes), device.empty(codes.size, "uint8")
+    packed = device.empty(want.size, "uint8")
+    for operation, run, result, wanted in (
+        ("pack", lambda: cuda.pack_bits(given, bits, packed=packed), packed, want),
+        ("unpack", lambda: cuda.unpack_bits(packed, bits, again), again, codes),
+    ):
+        run()
+        _same(device.get(result), wanted, f"{name} {operation}: the {operation}ed codes")
+        yield Kernel(name, operation, codes.size + want.size, run)
+
+
+def _of_codec(spec: str, buffers: Buffers) -> Iterator[Kernel]:
     codec = gc.codec(spec)
     assert isinstance(codec, KernelCodec)
     device, numel = buffers.device, buffers.numel

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/bits.h"
 #include "core/macros.h"
 #include "cpu/simd.h"
 #include "cpu/threads.h"
@@ -10,65 +11,35 @@
 namespace gradcomp {
 namespace {
 
-// Bit j of a byte to the lowest bit of byte j, and back. No two terms of the products meet.
-constexpr uint64_t kLowBits = 0x0101010101010101;
-constexpr uint64_t kDiagonal = 0x8040201008040201;
-constexpr uint64_t kGather = 0x0102040810204080;
-
-GRADCOMP_INLINE uint8_t ByteOfMask(const uint8_t* mask) {
-  uint64_t bytes;
-  std::memcpy(&bytes, mask, sizeof(bytes));
-  return static_cast<uint8_t>((bytes & kLowBits) * kGather >> 56);
-}
-
-GRADCOMP_INLINE void MaskOfByte(uint8_t byte, uint8_t* mask) {
-  // Byte j holds bit j alone, which adding 127 lifts to the top bit.
-  const uint64_t bits = byte * kLowBits & kDiagonal;
-  const uint64_t bytes = (bits + 127 * kLowBits) >> 7 & kLowBits;
-  std::memcpy(mask, &bytes, sizeof(bytes));
-}
-
-template <int kBits>
-GRADCOMP_INLINE uint8_t ByteOfCodes(const uint8_t* codes, int64_t count) {
-  uint32_t byte = 0;
-  for (int64_t j = 0; j < count; ++j) byte |= (codes[j] & ((1u << kBits) - 1)) << (j * kBits);
-  return static_cast<uint8_t>(byte);
-}
-
-template <int kBits>
-GRADCOMP_INLINE void CodesOfByte(uint8_t byte, int64_t count, uint8_t* codes) {
-  for (int64_t j = 0; j < count; ++j) codes[j] = byte >> (j * kBits) & ((1u << kBits) - 1);
-}
-
 template <int kBits>
 GRADCOMP_INLINE void Pack(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict packed) {
-  constexpr int64_t kInByte = 8 / kBits;
-  const int64_t whole = n / kInByte;
+  const int64_t whole = n / 8;
   for (int64_t i = 0; i < whole; ++i) {
-    if constexpr (kBits == 1) {
-      packed[i] = ByteOfMask(codes + i * kInByte);
-    } else {
-      packed[i] = ByteOfCodes<kBits>(codes + i * kInByte, kInByte);
-    }
+    uint64_t eight;
+    std::memcpy(&eight, codes + 8 * i, sizeof(eight));
+    const PackedEight<kBits> word = PackEight<kBits>(eight);
+    std::memcpy(packed + kBits * i, &word, sizeof(word));
   }
-  const int64_t left = n - whole * kInByte;
-  if (left > 0) packed[whole] = ByteOfCodes<kBits>(codes + whole * kInByte, left);
+  uint64_t last = 0;
+  std::memcpy(&last, codes + 8 * whole, n % 8);
+  const PackedEight<kBits> word = PackEight<kBits>(last);
+  std::memcpy(packed + kBits * whole, &word, PackedSize(n % 8, kBits));
 }
 
 template <int kBits>
 GRADCOMP_INLINE void Unpack(const uint8_t* __restrict packed, int64_t n,
                             uint8_t* __restrict codes) {
-  constexpr int64_t kInByte = 8 / kBits;
-  const int64_t whole = n / kInByte;
+  const int64_t whole = n / 8;
   for (int64_t i = 0; i < whole; ++i) {
-    if constexpr (kBits == 1) {
-      MaskOfByte(packed[i], codes + i * kInByte);
-    } else {
-      CodesOfByte<kBits>(packed[i], kInByte, codes + i * kInByte);
-    }
+    PackedEight<kBits> word;
+    std::memcpy(&word, packed + kBits * i, sizeof(word));
+    const uint64_t eight = UnpackEight<kBits>(word);
+    std::memcpy(codes + 8 * i, &eight, sizeof(eight));
   }
-  const int64_t left = n - whole * kInByte;
-  if (left > 0) CodesOfByte<kBits>(packed[whole], left, codes + whole * kInByte);
+  PackedEight<kBits> word = 0;
+  std::memcpy(&word, packed + kBits * whole, PackedSize(n % 8, kBits));
+  const uint64_t last = UnpackEight<kBits>(word);
+  std::memcpy(codes + 8 * whole, &last, n % 8);
 }
 
 GRADCOMP_CLONES void PackRun(const uint8_t* codes, int64_t n, int bits, uint8_t* packed) {

@@ -17,9 +17,7 @@ int64_t TilesOf(int64_t length) { return CeilDiv(length, kTile); }
 
 // The quads of a thread in a tile of some elements: those of neighbouring threads are neighbours.
 __device__ __forceinline__ int PlaceOf(int q) { return 4 * (threadIdx.x + q * kThreads); }
-__device__ __forceinline__ int CountOf(int q, int size) {
-  return min(4, max(0, size - PlaceOf(q)));
-}
+__device__ __forceinline__ int CountOf(int q, int size) { return size - PlaceOf(q); }
 
 // A quad to and from shared memory, at byte `at`.
 __device__ __forceinline__ void WriteQuad(const uint32_t (&wire)[4], uint4* staged, int at) {

@@ -69,10 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t lower_blocks = CeilDiv(lower_size, kCodeBytes);
   if (block < lower_blocks) {
     const int64_t at = block * kCodeBytes + 4 * threadIdx.x;
-    if (at < lower_size) {
-      StoreBytes(row.bytes, lower_size, at, LowerWord(row, low_bits, at * 8));
-    }
-    return;
+    return StoreBytes(row.bytes, lower_size, at, LowerWord(row, low_bits, at * 8));
   }
   // All positions of these bits, each by one thread.
   const int64_t at = (block - lower_blocks) * kCodeBytes;
@@ -133,7 +130,6 @@ __global__ void __launch_bounds__(kThreads)
 
 // The low bits of position i.
 __device__ __forceinline__ uint32_t LowerBits(const Part& part, int low_bits, int64_t i) {
-  if (low_bits == 0) return 0;
   const int64_t bit = i * low_bits;
   const uint64_t words = LoadBytes(part.lower, part.lower_size, bit / 8) |
                          static_cast<uint64_t>(LoadBytes(part.lower, part.lower_size, bit / 8 + 4))

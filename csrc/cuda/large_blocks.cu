@@ -25,9 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = block * block_size + tile % tiles * kTile;
   const int64_t end = min((block + 1) * block_size, row.length);
   const auto at = [&](int q) { return first + 4 * (threadIdx.x + q * kThreads); };
-  const auto count = [&](int q) {
-    return static_cast<int>(max(int64_t{0}, min(int64_t{4}, end - at(q))));
-  };
+  const auto count = [&](int q) { return end - at(q); };
   float x[kQuads][4];
   LoadCorrected(row, at, count, x);
   uint32_t largest = 0;

@@ -32,10 +32,11 @@ __device__ __forceinline__ Bin FindBin(const uint32_t* histogram, uint32_t rank)
   GRADCOMP_UNROLL(32)
   for (uint32_t i = 0; i < kOwn; ++i) own += counts[i] = histogram[highest - i];
   uint32_t larger = BlockSum(own, warps).before;
-  if (larger < rank && rank - larger <= own) {
+  // One thread has it: larger < rank <= larger + own. It is in the last bin that has too few above.
+  if (rank - 1 - larger < own) {
     GRADCOMP_UNROLL(32)
     for (uint32_t i = 0; i < kOwn; ++i) {
-      if (larger < rank && rank - larger <= counts[i]) found = {highest - i, larger};
+      if (larger < rank) found = {highest - i, larger};
       larger += counts[i];
     }
   }

@@ -11,7 +11,8 @@
 // cudaErrorInvalidValue: callers have checked tables and sizes as csrc/cpu/bucket.cc does.
 //
 // Tensors are aligned to their elements, payloads may start at any byte. Buffers do not overlap,
-// but a new residual may be the old one. The payload of a row follows that of the row before.
+// but a new residual may be the old one. The payload of a row follows that of the row before, or
+// begins some bytes after its end.
 //
 // Rows go to kernels by value, as many as fit into a kernel's parameters (ForEachTable in tasks.h).
 // A row is cut into tiles, and a tile is a block of threads; FindRow() finds the row. One launch
@@ -44,6 +45,7 @@ struct EncodeRow {
   int64_t kept;
   uint32_t stream;
   DType dtype;
+  int64_t gap = 0;  // bytes between the end of the payload before and its own
 };
 
 // Where a decoded segment goes.

@@ -48,9 +48,9 @@ __device__ __forceinline__ void FindLargest(const Tile& tile, uint32_t (&magnitu
   }
 }
 
-// Writes the first `count` of four elements to shared memory.
+// Writes four elements to shared memory, or the first `count` of them.
 __device__ __forceinline__ void WriteSome(const float (&x)[4], int count, float* to) {
-  if (count == 4 && IsAligned(to, 16)) {
+  if (count >= 4 && IsAligned(to, 16)) {
     *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
   } else {
     GRADCOMP_UNROLL(4)

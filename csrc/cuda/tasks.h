@@ -29,6 +29,7 @@ cudaError_t ForEachTable(const Codec& codec, const EncodeRow* rows, int64_t num_
   TableBuilder<EncodeTask, LaunchTable> builder(launch);
   int64_t blocks = 0;
   for (int64_t i = 0; i < num_rows; ++i) {
+    payload += rows[i].gap;
     const cudaError_t error = builder.Add({rows[i], payload, blocks}, tiles_of(rows[i]));
     if (error != cudaSuccess) return error;
     if (codec.block_size > 0) blocks += CeilDiv(rows[i].length, codec.block_size);

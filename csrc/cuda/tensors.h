@@ -3,7 +3,8 @@
 // and aligned, and one by one where they are not, as at the ends of tensors.
 //
 // at(q) is the number, counted from where the row's pointers point, of the first element of a
-// thread's quad q, and count(q) says how many of the four exist: 0 … 4.
+// thread's quad q, and count(q) says how many there are from it on: at least four where all of the
+// quad exist, none or a negative number where none does.
 
 #ifndef GRADCOMP_CUDA_TENSORS_H_
 #define GRADCOMP_CUDA_TENSORS_H_
@@ -64,7 +65,7 @@ template <int kQuads, typename At, typename Count>
 __device__ __forceinline__ bool IsWhole(const At& at, const Count& count) {
   bool whole = true;
   GRADCOMP_UNROLL(8)
-  for (int q = 0; q < kQuads; ++q) whole = whole && count(q) == 4 && at(q) % 4 == 0;
+  for (int q = 0; q < kQuads; ++q) whole = whole && count(q) >= 4 && at(q) % 4 == 0;
   return whole;
 }
 

@@ -144,7 +144,6 @@ __global__ void __launch_bounds__(kThreads)
     topk_decode_kernel(const __grid_constant__ Table<TopKDecodeRow> table, Codec codec,
                        int64_t stride, int64_t world, float scale, DecodeReport* report) {
   __shared__ float4 sums[kTile / 4];
-  if (report->bad_row != UINT32_MAX) return;  // positions are missing
   const int index = FindRow(table, blockIdx.x);
   const TopKDecodeRow& row = table.rows[index];
   const int64_t tile = blockIdx.x - table.first_tile[index];
@@ -165,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
     sum[q][0] = quad.x, sum[q][1] = quad.y, sum[q][2] = quad.z, sum[q][3] = quad.w;
   }
   const auto at = [&](int q) { return first + 4 * place(q); };
-  const auto count = [&](int q) { return min(4, max(0, size - 4 * place(q))); };
+  const auto count = [&](int q) { return size - 4 * place(q); };
   if (!StoreScaled(row.row, at, count, sum, scale)) report->finite = 0;
 }
 

@@ -41,17 +41,50 @@ EncodeRow ValuesOf(const TopKRow& row) {
   return {parts.kept_values, nullptr, lost, 0, row.kept, 0, row.stream, DType::kFloat32};
 }
 
-// By the kernels of a codec that has blocks.
-cudaError_t EncodeValues(const TopKRows& rows, const Rng& rng, cudaStream_t stream) {
-  return rows.ForEach([&](const TopKRow& row) {
-    if (row.kept == 0) return cudaSuccess;
+// Bytes of a bucket's workspace: all rows' parts, then what the codec of the values needs.
+struct Sizes {
+  int64_t parts = 0;
+  int64_t values = 0;
+};
+
+Sizes SizesOf(const TopKRows& rows) {
+  Sizes sizes;
+  for (int64_t i = 0; i < rows.num_rows; ++i) {
+    const TopKRow row = MakeTopKRow(rows.rows[i], nullptr, 0);
     const EncodeRow values = ValuesOf(row);
-    const int64_t own = WorkspaceOf(row, true).size;
-    return Encode(ValuesCodec(rows.codec), &values, 1, rng,
-                  row.payload + EliasFanoSize(row.length, row.kept),
-                  reinterpret_cast<void*>(row.workspace + static_cast<uintptr_t>(own)),
-                  rows.ValuesWorkspace(row), stream);
+    sizes.parts += rows.WorkspaceSize(row);
+    sizes.values += EncodeWorkspace(ValuesCodec(rows.codec), &values, 1);
+  }
+  return sizes;
+}
+
+// By the kernels of a codec that has blocks, as many rows at a time as a launch takes. They follow
+// one another on the stream, and use the same workspace.
+cudaError_t EncodeValues(const TopKRows& rows, const Rng& rng, cudaStream_t stream) {
+  const Codec codec = ValuesCodec(rows.codec);
+  const Sizes sizes = SizesOf(rows);
+  void* const workspace = static_cast<uint8_t*>(rows.workspace) + sizes.parts;
+  EncodeRow some[kRowsPerLaunch];
+  int64_t count = 0;
+  uint8_t *payload = nullptr, *end = nullptr;
+  const auto encode = [&] {
+    return Encode(codec, some, count, rng, payload, workspace, sizes.values, stream);
+  };
+  const cudaError_t error = rows.ForEach([&](const TopKRow& row) {
+    if (row.kept == 0) return cudaSuccess;
+    if (count == kRowsPerLaunch) {
+      if (const cudaError_t failed = encode(); failed != cudaSuccess) return failed;
+      count = 0;
+    }
+    uint8_t* const to = row.payload + EliasFanoSize(row.length, row.kept);
+    if (count == 0) payload = end = to;
+    some[count] = ValuesOf(row);
+    some[count].gap = to - end;
+    end = to + PayloadSize(codec, row.kept, 0);
+    ++count;
+    return cudaSuccess;
   });
+  return error == cudaSuccess ? encode() : error;
 }
 
 }  // namespace
@@ -85,18 +118,9 @@ TopKRow MakeTopKRow(const EncodeRow& row, uint8_t* payload, uintptr_t workspace)
   return made;
 }
 
-int64_t TopKRows::ValuesWorkspace(const TopKRow& row) const {
-  const EncodeRow values = ValuesOf(row);
-  return CeilDiv(EncodeWorkspace(ValuesCodec(codec), &values, 1), 16) * 16;
-}
-
 int64_t TopKEncodeWorkspace(const Codec& codec, const EncodeRow* rows, int64_t num_rows) {
-  const TopKRows all = {codec, rows, num_rows, nullptr, nullptr};
-  int64_t size = 0;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    size += all.WorkspaceSize(MakeTopKRow(rows[i], nullptr, 0));
-  }
-  return size;
+  const Sizes sizes = SizesOf({codec, rows, num_rows, nullptr, nullptr});
+  return sizes.parts + sizes.values;
 }
 
 cudaError_t TopKEncode(const Codec& codec, const EncodeRow* rows, int64_t num_rows, const Rng& rng,

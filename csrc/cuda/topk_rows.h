@@ -129,12 +129,10 @@ struct TopKRows {
     return cudaSuccess;
   }
 
-  // That of the row's parts, and of its values' codec after them.
+  // Of the row's parts.
   int64_t WorkspaceSize(const TopKRow& row) const {
-    if (row.kept == 0) return 0;
-    return WorkspaceOf(row, HasScales(codec.values)).size + ValuesWorkspace(row);
+    return row.kept == 0 ? 0 : WorkspaceOf(row, HasScales(codec.values)).size;
   }
-  int64_t ValuesWorkspace(const TopKRow& row) const;
 };
 
 // The steps of the encoder, each for all rows.

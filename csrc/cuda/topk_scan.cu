@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int size = static_cast<int>(min(uint32_t{kScanTile}, row.length - first));
   const auto place = [](int q) { return static_cast<int>(4 * (threadIdx.x + q * kThreads)); };
   const auto at = [&](int q) { return int64_t{first} + place(q); };
-  const auto count = [&](int q) { return min(4, max(0, size - place(q))); };
+  const auto count = [&](int q) { return size - place(q); };
   const EncodeRow tensor = TensorOf(row);
 
   float x[kQuads][4];

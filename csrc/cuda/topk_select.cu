@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kPrefixThreads)
   uint64_t* const counts = WorkspaceOf(row).counts;
   const uint32_t tiles = NumTiles(row);
   const uint32_t own = (tiles - 1) / kPrefixThreads + 1;
-  const uint32_t first = min(tiles, threadIdx.x * own), end = min(tiles, first + own);
+  const uint32_t first = threadIdx.x * own, end = min(tiles, first + own);
   uint64_t of_own = 0;
   for (uint32_t tile = first; tile < end; ++tile) of_own += counts[tile];
   uint64_t before = BlockSum(of_own, warps).before;

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/bits.h"
+#include "cuda/bits.h"
 #include "cuda/bucket.h"
 #include "python/arguments.h"
 #include "python/device.h"
@@ -233,6 +235,38 @@ std::pair<bool, std::optional<uint32_t>> ReadReport(uintptr_t report, int device
   return {read.finite != 0, read.bad_row};
 }
 
+int64_t PackedSizeOf(int64_t count, int64_t bits) {
+  if (!IsCodeWidth(bits)) {
+    throw py::value_error("bits is " + std::to_string(bits) + ", not 1, 2, 4 or 8");
+  }
+  if (count < 0) throw py::value_error("there are " + std::to_string(count) + " codes");
+  return PackedSize(count, static_cast<int>(bits));
+}
+
+// Both directions: `codes` has as many bytes as there are codes.
+uint8_t* CodesOf(const MemoryArg& codes) { return PayloadOf(codes, codes.second, "codes"); }
+uint8_t* PackedOf(const MemoryArg& packed, const MemoryArg& codes, int64_t bits) {
+  return PayloadOf(packed, PackedSizeOf(codes.second, bits), "packed");
+}
+
+void PackBits(const MemoryArg& codes, int64_t bits, const MemoryArg& packed, int device,
+              uintptr_t stream) {
+  uint8_t* const out = PackedOf(packed, codes, bits);
+  const OnDevice on_device(device);
+  ThrowUnlessDone(cuda::PackCodes(CodesOf(codes), codes.second, static_cast<int>(bits), out,
+                                  reinterpret_cast<cudaStream_t>(stream)),
+                  "pack_bits");
+}
+
+void UnpackBits(const MemoryArg& packed, int64_t bits, const MemoryArg& codes, int device,
+                uintptr_t stream) {
+  const uint8_t* const in = PackedOf(packed, codes, bits);
+  const OnDevice on_device(device);
+  ThrowUnlessDone(cuda::UnpackCodes(in, codes.second, static_cast<int>(bits), CodesOf(codes),
+                                    reinterpret_cast<cudaStream_t>(stream)),
+                  "unpack_bits");
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_cuda, module) {
@@ -257,6 +291,11 @@ PYBIND11_MODULE(_cuda, module) {
   module.def("decode", &DecodeRaw, py::arg("codec"), py::arg("payloads"), py::arg("world"),
              py::arg("segments"), py::arg("scale"), py::arg("outputs"), py::arg("report"),
              py::arg("workspace"), py::arg("device"), py::arg("stream"));
+  module.def("packed_size", &PackedSizeOf, py::arg("count"), py::arg("bits"));
+  module.def("pack_bits", &PackBits, py::arg("codes"), py::arg("bits"), py::arg("packed"),
+             py::arg("device"), py::arg("stream"));
+  module.def("unpack_bits", &UnpackBits, py::arg("packed"), py::arg("bits"), py::arg("codes"),
+             py::arg("device"), py::arg("stream"));
   module.def("read_report", &ReadReport, py::arg("report"), py::arg("device"), py::arg("stream"));
 }
 

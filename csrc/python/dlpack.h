@@ -31,6 +31,7 @@ inline std::string TypeName(const DLTensor& tensor) {
   const std::string code = tensor.type_code < 6
                                ? kCodes[tensor.type_code]
                                : "code " + std::to_string(tensor.type_code) + " of bits ";
+  if (tensor.type_code == 6 && tensor.type_bits == 8 && tensor.type_lanes == 1) return "bool";
   const std::string name = code + std::to_string(tensor.type_bits);
   return tensor.type_lanes == 1 ? name : name + "x" + std::to_string(tensor.type_lanes);
 }

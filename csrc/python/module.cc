@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/bits.h"
 #include "core/threefry.h"
 #include "cpu/bits.h"
 #include "cpu/bucket.h"

@@ -1,74 +1,35 @@
-// GradcompPackBits and GradcompUnpackBits: masks and small codes, several to a byte.
+// GradcompPackBits and GradcompUnpackBits on the CPU.
 
 #include "cpu/bits.h"
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
+#include "tf/bits.h"
 #include "tf/op_kernel.h"
 
 namespace gradcomp::tf {
 namespace {
 
-bool GetBits(Attrs& attrs, int* bits) {
-  int64_t value = 0;
-  if (!attrs.Get("bits", &value)) return false;
-  if (!IsCodeWidth(value)) {
-    return attrs.Fail(kInvalidArgument, "bits is " + std::to_string(value) + ", not 1, 2, 4 or 8");
-  }
-  *bits = static_cast<int>(value);
-  return true;
-}
+// What runs the kernels, and says whether it could.
+struct Cpu {
+  using Call = tf::Call;
 
-class PackBitsKernel {
- public:
-  bool Init(Attrs& attrs) { return GetBits(attrs, &bits_); }
-
-  bool Compute(Call& call) const {
-    TensorPtr codes, packed;
-    if (!call.GetInput(0, &codes)) return false;
-    const int64_t n = TF_TensorElementCount(codes.get());
-    if (!call.AllocateOutput(0, kUint8, {PackedSize(n, bits_)}, &packed)) return false;
-    PackCodes(Data<uint8_t>(codes), n, bits_, Data<uint8_t>(packed));
+  static bool Pack(Call&, const uint8_t* codes, int64_t n, int bits, uint8_t* packed) {
+    PackCodes(codes, n, bits, packed);
     return true;
   }
 
- private:
-  int bits_ = 0;
-};
-
-class UnpackBitsKernel {
- public:
-  bool Init(Attrs& attrs) { return GetBits(attrs, &bits_) && attrs.GetType("T", &type_); }
-
-  bool Compute(Call& call) const {
-    TensorPtr packed, codes;
-    std::vector<int64_t> shape;
-    if (!call.GetInput(0, &packed) || !call.GetShape(1, &shape)) return false;
-    int64_t n = 1;
-    for (int64_t dim : shape) n *= dim;
-    const int64_t got = TF_TensorElementCount(packed.get());
-    if (got != PackedSize(n, bits_)) {
-      return call.Fail(kInvalidArgument, "packed has " + std::to_string(got) + " bytes, and " +
-                                             std::to_string(n) + " codes have " +
-                                             std::to_string(PackedSize(n, bits_)));
-    }
-    if (!call.AllocateOutput(0, type_, shape, &codes)) return false;
-    UnpackCodes(Data<uint8_t>(packed), n, bits_, Data<uint8_t>(codes));
+  static bool Unpack(Call&, const uint8_t* packed, int64_t n, int bits, uint8_t* codes) {
+    UnpackCodes(packed, n, bits, codes);
     return true;
   }
-
- private:
-  int bits_ = 0;
-  TF_DataType type_ = kUint8;
 };
 
 }  // namespace
 
 void RegisterBitsKernels() {
-  RegisterCpuKernel<PackBitsKernel>("GradcompPackBits");
-  RegisterCpuKernel<UnpackBitsKernel>("GradcompUnpackBits");
+  RegisterCpuKernel<PackBitsKernel<Cpu>>("GradcompPackBits");
+  RegisterCpuKernel<UnpackBitsKernel<Cpu>>("GradcompUnpackBits");
 }
 
 }  // namespace gradcomp::tf

@@ -7,15 +7,15 @@
 
 Payloads, residuals and outputs equal the CPU kernels' byte for byte. Arrays are contiguous and of
 one GPU; gradients and outputs are float32, float16 or bfloat16 (bfloat16 by DLPack only), payloads
-and workspaces uint8. Kernels are put on a stream, by default the library's current one, and nothing
-waits for them; arrays have to be ready on it. `gradcomp._cuda` has the same on raw pointers.
+and workspaces uint8. `pack_bits` and `unpack_bits` are for masks and small codes. Kernels are put
+on a stream, by default the library's current one, and nothing waits for them; arrays have to be
+ready on it. `gradcomp._cuda` has the same on raw pointers.
 docs/gpu.md says how it is built.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -32,9 +32,11 @@ from gradcomp.cuda.arguments import (
     views_of,
     workspace_of,
 )
+from gradcomp.cuda.bits import pack_bits, unpack_bits
 from gradcomp.cuda.libraries import empty, handle_of, library_of
+from gradcomp.cuda.native import call, devices, load
 from gradcomp.cuda.views import FLOATS, View, check_numel, one_device, view
-from gradcomp.errors import CodecError, MissingDependencyError
+from gradcomp.errors import CodecError
 
 __all__ = [
     "Report",
@@ -44,36 +46,12 @@ __all__ = [
     "encode",
     "encode_workspace",
     "load",
+    "pack_bits",
+    "unpack_bits",
 ]
 
-BUILD = ".ci/cuda_extension.sh"
 # The report precedes the kernels' workspace, which stays aligned.
 _REPORT = 16
-
-
-def load() -> ModuleType:
-    """The kernels on raw pointers, `gradcomp._cuda`; needs no GPU.
-
-    Raises:
-      MissingDependencyError: it was not built, or does not load; says what to type.
-    """
-    try:
-        return importlib.import_module("gradcomp._cuda")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"gradcomp's CUDA module does not load ({error}). "
-            f"Type, in gradcomp's source folder: {BUILD}"
-        ) from error
-
-
-def devices() -> tuple[int, str]:
-    """How many GPUs there are and, where there is none, why.
-
-    Raises:
-      MissingDependencyError: as `load`.
-    """
-    count, why = load().devices()
-    return count, why
 
 
 def encode_workspace(
@@ -82,7 +60,7 @@ def encode_workspace(
     """Bytes of workspace that `encode` needs for tensors of these numbers of elements."""
     native, kernel = load(), kernel_codec(codec)
     table = table_of(kernel, numels, segments)
-    return int(_call(native.encode_workspace, native_codec(native, kernel, False), table))
+    return int(call(native.encode_workspace, native_codec(native, kernel, False), table))
 
 
 def decode_workspace(
@@ -92,7 +70,7 @@ def decode_workspace(
     native, kernel = load(), kernel_codec(codec)
     table = table_of(kernel, numels, segments)
     made = native_codec(native, kernel, False)
-    return _REPORT + int(_call(native.decode_workspace, made, table, world))
+    return _REPORT + int(call(native.decode_workspace, made, table, world))
 
 
 def encode(
@@ -137,16 +115,16 @@ def encode(
     library = library_of(gradients[0]) if gradients else None
     handle = handle_of(stream, library, device)
 
-    size = _call(native.payload_size, made, table)
+    size = call(native.payload_size, made, table)
     if payload is None:
         payload = empty("payload", size, library, device, handle)
     out = view(native, payload, "payload", ("uint8",), written=True)
     check_numel(out, size, "this codec makes of these tensors")
-    need = _call(native.encode_workspace, made, table)
+    need = call(native.encode_workspace, made, table)
     scratch = workspace_of(native, workspace, need, library, device, handle)
     one_device([*inputs, out, scratch])
     pointers = [None if views is None else [v.pointer for v in views] for views in (old, new)]
-    _call(
+    call(
         native.encode,
         *(made, [v.tensor for v in inputs], *pointers, table, key_of(rng)),
         *(out.memory, scratch.memory, device, handle),
@@ -226,8 +204,8 @@ def decode(
     wire = view(native, payloads, "payloads", ("uint8",))
     table = table_of(kernel, [v.numel for v in results], segments)
     made = native_codec(native, kernel, False)
-    need = _REPORT + _call(native.decode_workspace, made, table, world)
-    size = _call(native.payload_size, made, table)
+    need = _REPORT + call(native.decode_workspace, made, table, world)
+    size = call(native.payload_size, made, table)
     check_numel(wire, world * size, f"{world} payloads of {size} bytes have")
     device = one_device([*results, wire])
     library = library_of(outputs[0]) if outputs else None
@@ -235,16 +213,9 @@ def decode(
     scratch = workspace_of(native, workspace, need, library, device, handle)
     one_device([*results, wire, scratch])
     pointer, capacity = scratch.memory
-    _call(
+    call(
         native.decode,
         *(made, wire.memory, world, table, float(scale), [v.tensor for v in results], pointer),
         *((pointer + _REPORT, capacity - _REPORT), device, handle),
     )
     return Report(scratch, device, handle)
-
-
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except ValueError as error:
-        raise CodecError(str(error)) from error

@@ -14,7 +14,7 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory
 _DLPACK_HOST = (1, 3)  # pageable, pinned
-_TYPESTRS = {"<f4": "float32", "<f2": "float16", "|u1": "uint8", "<u1": "uint8"}
+_TYPESTRS = {"<f4": "float32", "<f2": "float16", "|u1": "uint8", "|b1": "bool"}
 
 
 @dataclass(frozen=True)

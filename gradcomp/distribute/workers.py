@@ -1,12 +1,15 @@
 """The replicas of several workers, as a carrier of bytes: TensorFlow's collective operations.
 
-Keys are gradcomp's own and derive from the operation, its name and shape: workers that trace a step
-a different number of times still pair up. An operation that fails leaves all later ones of the
+Payloads are bytes, which collectives do not take, and travel as int32. They are reshaped and cut as
+bytes: most of TensorFlow's ops on int32 take them from a GPU to the host. Keys are gradcomp's own
+and derive from the operation, its name and shape: workers that trace a step a different number of
+times still pair up. An operation that fails leaves all later ones of the
 process failing, TensorFlow's own too; it has to be started again.
 """
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import zlib
 from collections.abc import Sequence
@@ -61,13 +64,14 @@ class WorkersCollective:
         self, payload: tf.Tensor, *, splits: Sequence[int] | tf.Tensor, name: str
     ) -> tf.Tensor:
         assert not tf.is_tensor(splits)  # splits differ by step in branches only
-        longest = max(splits)
-        rows = [_to_words(_pad(part, longest)) for part in tf.split(payload, list(splits))]
-        words = tf.stack(rows)
+        longest, ends = max(splits), list(itertools.accumulate(splits))
+        # No tf.split, which has no kernel for bytes on GPUs.
+        parts = [payload[end - size : end] for size, end in zip(splits, ends, strict=True)]
+        words = _to_words(tf.concat([_pad(part, longest) for part in parts], 0), self.size)
         received = tf.raw_ops.CollectiveAllToAllV2(
             input=words, **_group("all_to_all", name, words, self.size, _REPLICAS_GROUP)
         )
-        received = tf.reshape(_to_bytes(tf.reshape(received, [-1])), [self.size, -1])
+        received = tf.reshape(_to_bytes(received), [self.size, -1])
         return tf.reshape(received[:, : splits[self.rank]], [self.size * splits[self.rank]])
 
     def broadcast(self, payload: tf.Tensor, *, name: str) -> tf.Tensor:
@@ -159,8 +163,8 @@ def _pad(payload: tf.Tensor, length: int) -> tf.Tensor:
     return tf.pad(payload, [[0, length - payload.shape[0]]])
 
 
-def _to_words(payload: tf.Tensor) -> tf.Tensor:
-    return tf.bitcast(tf.reshape(payload, [-1, 4]), tf.int32)
+def _to_words(payload: tf.Tensor, *rows: int) -> tf.Tensor:
+    return tf.bitcast(tf.reshape(payload, [*rows, -1, 4]), tf.int32)
 
 
 def _to_bytes(words: tf.Tensor) -> tf.Tensor:

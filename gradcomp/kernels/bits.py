@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gradcomp.kernels.gpu import beside
 from gradcomp.kernels.libraries import import_tensorflow, load_ops
 
 
@@ -12,10 +13,12 @@ def pack_bits(codes: Any, bits: int) -> Any:
       codes: of any shape; of each element the low `bits` are kept.
       bits: 1, 2, 4 or 8.
     """
-    packed = load_ops().gradcomp_pack_bits(codes=codes, bits=bits)
-    numel = codes.shape.num_elements()
-    if numel is not None:
-        packed = import_tensorflow().ensure_shape(packed, [-(-numel * bits // 8)])
+    ops = load_ops()
+    with beside([codes]):
+        packed = ops.gradcomp_pack_bits(codes=codes, bits=bits)
+        numel = codes.shape.num_elements()
+        if numel is not None:
+            packed = import_tensorflow().ensure_shape(packed, [-(-numel * bits // 8)])
     return packed
 
 
@@ -27,4 +30,6 @@ def unpack_bits(packed: Any, bits: int, shape: Any, dtype: Any) -> Any:
       bits: 1, 2, 4 or 8.
       shape: int64 vector: dimensions whose product is n.
     """
-    return load_ops().gradcomp_unpack_bits(packed=packed, dims=shape, bits=bits, T=dtype)
+    ops = load_ops()
+    with beside([packed]):
+        return ops.gradcomp_unpack_bits(packed=packed, dims=shape, bits=bits, T=dtype)

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cfenv>
 #include <cstdio>
 #include <cstdlib>
@@ -44,7 +45,9 @@ struct Fiber {
 };
 
 Fiber fibers[kMaxThreads];
-std::vector<unsigned> runnable;
+std::vector<unsigned> runnable;  // a heap where the order is fixed
+bool order_is_fixed;
+unsigned rank_of[kMaxThreads];  // the highest runs first
 const std::function<void()>* body;
 Context scheduler;
 [[maybe_unused]] const void* scheduler_stack;
@@ -59,6 +62,44 @@ unsigned Random(unsigned below) {  // splitmix64
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
   z = (z ^ z >> 27) * 0x94d049bb133111eb;
   return static_cast<unsigned>((z ^ z >> 31) % below);
+}
+
+void Shuffle(unsigned* begin, unsigned count) {
+  for (unsigned left = count; left > 1; --left) std::swap(begin[Random(left)], begin[left - 1]);
+}
+
+// The order of a block's threads: drawn anew at every step, which keeps all of them close together,
+// or, in half of the blocks, once: the first warp runs as far as it comes before the next, and so
+// do the lanes of a warp. Warps are then as far apart as barriers let them be, as on hardware.
+void DrawOrder() {
+  order_is_fixed = Random(2) == 0;
+  unsigned warps[kMaxThreads / warpSize], lanes[warpSize];
+  std::iota(std::begin(warps), std::end(warps), 0u);
+  std::iota(std::begin(lanes), std::end(lanes), 0u);
+  Shuffle(warps, kMaxThreads / warpSize);
+  Shuffle(lanes, warpSize);
+  for (unsigned thread = 0; thread < kMaxThreads; ++thread) {
+    rank_of[thread] = warps[thread / warpSize] * warpSize + lanes[thread % warpSize];
+  }
+}
+
+bool IsAfter(unsigned thread, unsigned other) { return rank_of[thread] < rank_of[other]; }
+
+void MakeRunnable(unsigned thread) {
+  fibers[thread].state = State::kRunnable;
+  runnable.push_back(thread);
+  if (order_is_fixed) std::push_heap(runnable.begin(), runnable.end(), IsAfter);
+}
+
+unsigned TakeRunnable() {
+  if (order_is_fixed) {
+    std::pop_heap(runnable.begin(), runnable.end(), IsAfter);
+  } else {
+    std::swap(runnable[Random(static_cast<unsigned>(runnable.size()))], runnable.back());
+  }
+  const unsigned thread = runnable.back();
+  runnable.pop_back();
+  return thread;
 }
 
 void EnterFiber([[maybe_unused]] Fiber& fiber) {
@@ -109,13 +150,7 @@ void Start(unsigned thread) {
   }
   Prepare(&fiber.context, fiber.stack, kStackSize, Main);
   fiber.fake_stack = nullptr;
-  fiber.state = State::kRunnable;
-  runnable.push_back(thread);
-}
-
-void MakeRunnable(unsigned thread) {
-  fibers[thread].state = State::kRunnable;
-  runnable.push_back(thread);
+  MakeRunnable(thread);
 }
 
 void ArriveAtBarrier() {
@@ -199,13 +234,9 @@ void RunBlock() {
   FillSharedWithGarbage();
   waiting_threads = 0;
   exited_threads = 0;
+  DrawOrder();
   for (unsigned thread = 0; thread < blockDim.x; ++thread) Start(thread);
-  while (!runnable.empty()) {
-    std::swap(runnable[Random(static_cast<unsigned>(runnable.size()))], runnable.back());
-    const unsigned thread = runnable.back();
-    runnable.pop_back();
-    Resume(thread);
-  }
+  while (!runnable.empty()) Resume(TakeRunnable());
   if (exited_threads != blockDim.x) ReportStuck();
 }
 
@@ -249,9 +280,9 @@ void Run(dim3 grid, dim3 block, const std::function<void()>& thread) {
   gridDim = grid;
   std::vector<unsigned> blocks(grid.x);
   std::iota(blocks.begin(), blocks.end(), 0u);
-  for (unsigned left = grid.x; left > 0; --left) {
-    std::swap(blocks[Random(left)], blocks[left - 1]);
-    blockIdx = {blocks[left - 1], 0, 0};
+  Shuffle(blocks.data(), grid.x);
+  for (const unsigned block_index : blocks) {
+    blockIdx = {block_index, 0, 0};
     RunBlock();
   }
 }

@@ -1,12 +1,13 @@
 // CUDA on the CPU, for tests: builds unchanged .cu files with g++ -x c++.
 //
 // A kernel runs block after block. Each thread of a block is a fiber, which runs until it waits at
-// a barrier or for its warp; which fiber goes on is drawn at random (SetSeed). So a barrier that is
-// missing shows as wrong results, and AddressSanitizer sees every access. What real hardware would
-// hang on or leave undefined aborts with a message: a lane that is named in a mask and does not
-// come, a barrier that some threads have left by returning, warps at different operations. Shared
-// memory holds garbage when a block starts. Not shown: memory ordering between blocks, and speed.
-// Blocks and grids have one dimension.
+// a barrier or for its warp; which fiber goes on is drawn at random (SetSeed): at every step, or
+// once a block, so that one warp is ahead of all and one behind. So a barrier that is missing shows
+// as wrong results, and AddressSanitizer sees every access. What real hardware would hang on or
+// leave undefined aborts with a message: a lane that is named in a mask and does not come, a
+// barrier that some threads have left by returning, warps at different operations. Shared memory
+// holds garbage when a block starts. Not shown: memory ordering between blocks, and speed. Blocks
+// and grids have one dimension.
 
 #ifndef GRADCOMP_TESTS_CUDA_EMULATION_H_
 #define GRADCOMP_TESTS_CUDA_EMULATION_H_
@@ -204,6 +205,7 @@ namespace emulation {
 inline int current_device = 0;
 inline int last_device = 0;
 inline cudaStream_t last_stream = nullptr;
+inline int64_t launches = 0;
 }  // namespace emulation
 struct cudaLaunchConfig_t {
   dim3 gridDim;
@@ -219,7 +221,7 @@ inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t count, cudaSt
   std::memset(memory, value, count);
   return cudaSuccess;
 }
-enum cudaMemcpyKind { cudaMemcpyDeviceToHost = 2 };
+enum cudaMemcpyKind { cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind,
                                    cudaStream_t stream) {
   emulation::last_stream = stream;
@@ -242,6 +244,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                                Args&&... args) {
   emulation::last_stream = config->stream;
   emulation::last_device = emulation::current_device;
+  ++emulation::launches;
   const std::tuple<std::remove_const_t<Params>...> params(std::forward<Args>(args)...);
   emulation::Run(config->gridDim, config->blockDim, [&] { std::apply(kernel, params); });
   return cudaSuccess;

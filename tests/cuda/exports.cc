@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/bits.h"
 #include "cuda/bucket.h"
 #include "emulation.h"
 
@@ -47,6 +48,9 @@ __attribute__((visibility("default"))) void emulated_seed(uint64_t seed) {
   emulation::SetSeed(seed);
 }
 
+// Kernels so far.
+__attribute__((visibility("default"))) int64_t emulated_launches() { return emulation::launches; }
+
 __attribute__((visibility("default"))) int64_t emulated_encode_workspace(const int64_t* codec,
                                                                          const int64_t* rows,
                                                                          int64_t num_rows) {
@@ -83,5 +87,15 @@ __attribute__((visibility("default"))) int emulated_decode(const int64_t* codec,
   const std::vector<DecodeRow> all = DecodeRowsOf(rows, num_rows);
   return cuda::Decode(CodecOf(codec), payloads, stride, world, all.data(), num_rows, scale,
                       reinterpret_cast<DecodeReport*>(report), workspace, workspace_size, nullptr);
+}
+
+__attribute__((visibility("default"))) int emulated_pack_codes(const uint8_t* codes, int64_t n,
+                                                               int bits, uint8_t* packed) {
+  return cuda::PackCodes(codes, n, bits, packed, nullptr);
+}
+
+__attribute__((visibility("default"))) int emulated_unpack_codes(const uint8_t* packed, int64_t n,
+                                                                 int bits, uint8_t* codes) {
+  return cuda::UnpackCodes(packed, n, bits, codes, nullptr);
 }
 }

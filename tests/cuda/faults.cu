@@ -16,6 +16,21 @@ __global__ void reverse_kernel(int* out, bool with_barrier) {
   out[threadIdx.x] = threads[kThreads - 1 - threadIdx.x];
 }
 
+// Sums over all threads, two of them through the same array: warps may be one sum apart.
+__global__ void sum_twice_kernel(int* out, bool with_barrier) {
+  __shared__ int warps[kThreads / 32];
+  int total = 0;
+  for (int i = 0; i < 2; ++i) {
+    int sum = static_cast<int>(threadIdx.x) * (i + 1);
+    for (int with = 16; with > 0; with /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, with);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    total += warps[0] + warps[1];
+    if (with_barrier) __syncthreads();
+  }
+  out[threadIdx.x] = total;
+}
+
 __global__ void return_before_barrier_kernel() {
   if (threadIdx.x == 5) return;
   __syncthreads();
@@ -83,6 +98,10 @@ extern "C" __attribute__((visibility("default"))) int emulated_fault(int fault, 
       return Launch(mask_without_itself_kernel);
     case 8:
       return Launch(past_the_end_kernel, out);
+    case 9:
+      return Launch(sum_twice_kernel, out, true);
+    case 10:
+      return Launch(sum_twice_kernel, out, false);
   }
   return -1;
 }

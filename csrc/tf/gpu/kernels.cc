@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf/bits.h"
 #include "tf/decode.h"
 #include "tf/encode.h"
+#include "tf/gpu/bits.h"
 #include "tf/gpu/bucket.h"
 #include "tf/gpu/call.h"
 #include "tf/gpu/device.h"
@@ -123,6 +125,8 @@ bool RegisterAll() {
   Register<Launching<EncodeKernel<Gpu>>>("GradcompEncode", {"segments", "rng"});
   Register<Launching<ReduceKernel<Gpu>>>("GradcompReduce", {"segments", "rng", "scale"});
   Register<Decoding>("GradcompDecode", {"segments", "scale", "dims"});
+  Register<Launching<PackBitsKernel<GpuBits>>>("GradcompPackBits", {});
+  Register<Launching<UnpackBitsKernel<GpuBits>>>("GradcompUnpackBits", {"dims"});
   return true;
 }
 
