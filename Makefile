@@ -1,7 +1,6 @@
 # `make` lists the targets. Each brings .venv and the extension up to date first.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo bench test lint sanitize sanity test-tf-versions cuda clean
-.NOTPARALLEL:
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,7 +14,11 @@ demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the t
 bench: setup ## kernels, all-reduces, overlap and training, each in its small size (under 10 minutes)
 	@.venv/bin/python -m bench
 
-test: setup lint sanitize sanity test-tf-versions ## every check and test, with coverage of gradcomp/
+# Type checks and downloads leave a core idle; sanity measures, and so runs alone.
+test: setup ## every check and test, with coverage of gradcomp/
+	@echo "lint, sanitizers and older TensorFlows run together, and tell what they did as each ends (some minutes) ..."
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint sanitize test-tf-versions
+	@$(MAKE) --no-print-directory sanity
 	@.ci/cuda.sh --if-found
 	@.ci/test.sh
 

@@ -3,26 +3,32 @@
 # and the C++ tests that use several threads with ThreadSanitizer.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-configure_and_build() { # FOLDER SANITIZERS OPTION...
+readonly THREADED=(threads_test kernel_sweep_v3) # what ThreadSanitizer is for
+
+configure() { # FOLDER SANITIZERS OPTION...
   local folder=$1 sanitizers=$2
   shift 2
   cmake -S . -B "$folder" -G Ninja -DGRADCOMP_SANITIZE="$sanitizers" "$@"
-  cmake --build "$folder" --parallel "$(nproc)"
 }
+build_in() { cmake --build "$1" --parallel "$(nproc)" "${@:2}"; } # FOLDER OPTION...
 
 # For Python one instruction set, since a library that chooses between several does so while it is
 # loaded, before the sanitizer is ready.
 build() {
-  configure_and_build build/sanitize ON -DGRADCOMP_NATIVE_TESTS=ON
-  configure_and_build build/sanitize-threads thread -DGRADCOMP_NATIVE_TESTS=ON
-  configure_and_build build/sanitize-python ON -DGRADCOMP_ISA=baseline -DPython_EXECUTABLE="$VENV/bin/python"
-  configure_and_build build/sanitize-cuda ON -DGRADCOMP_EMULATED_CUDA=ON
+  configure build/sanitize ON -DGRADCOMP_NATIVE_TESTS=ON
+  configure build/sanitize-threads thread -DGRADCOMP_NATIVE_TESTS=ON
+  configure build/sanitize-python ON -DGRADCOMP_ISA=baseline -DPython_EXECUTABLE="$VENV/bin/python"
+  configure build/sanitize-cuda ON -DGRADCOMP_EMULATED_CUDA=ON
+  build_in build/sanitize
+  build_in build/sanitize-threads --target "${THREADED[@]}"
+  build_in build/sanitize-python
+  build_in build/sanitize-cuda --target emulated_cuda
 }
 
-echo "sanitize: building the kernels with sanitizers (about 3 minutes the first time) ..."
+echo "sanitize: building the kernels with sanitizers (about 1 minute the first time) ..."
 logged sanitize "Compiler errors are shown by make setup, too." build
 ctest --test-dir build/sanitize --no-tests=error --output-on-failure --parallel "$(nproc)"
-ctest --test-dir build/sanitize-threads --no-tests=error --output-on-failure --tests-regex 'threads_test|kernel_sweep_v3'
+ctest --test-dir build/sanitize-threads --no-tests=error --output-on-failure --tests-regex "$(IFS='|' && echo "${THREADED[*]}")"
 
 # Python itself is not instrumented, so the sanitizer has to be loaded before it, and libstdc++ for
 # the sanitizer to see exceptions. What Python leaks at its exit is not ours.

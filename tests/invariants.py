@@ -1,7 +1,7 @@
 """DESIGN's invariants, each a function that one rank runs; they assert on every rank.
 
-`test_invariants.py` runs them on `LocalCollective`s of several sizes, `test_horovod_ranks.py` on
-real Horovod processes.
+`test_invariants.py` runs them on `LocalCollective`s of several sizes, `test_invariants_horovod.py`
+on real Horovod processes.
 """
 
 from __future__ import annotations
@@ -302,18 +302,24 @@ def sparse_gradients(rank: Collective, name: str) -> None:
     np.testing.assert_array_equal(reduced[0].numpy(), dense.sum(0))
 
 
-def all_checks() -> Iterator[tuple[str, Callable[[Collective, str], Any]]]:
-    """(id, check) for everything above; a check takes the rank and a unique name."""
-    for codec in (*CODECS, gc.Identity(), None):
+def all_checks(in_turn: bool = False) -> Iterator[tuple[str, Callable[[Collective, str], Any]]]:
+    """(id, check) for everything above; a check takes the rank and a unique name.
+
+    `in_turn`, a codec is checked with one of sum and average and one bad value, in turn.
+    """
+    for number, codec in enumerate((*CODECS, gc.Identity(), None)):
         spec = "none" if codec is None else codec.spec
+        chosen = (number % 2,) if in_turn else (0, 1)
+        averages = [(True, False)[i] for i in chosen]
+        bad_values = [(np.inf, np.nan)[i] for i in chosen]
         if codec is not None:
-            for average in (True, False):
+            for average in averages:
                 yield (
                     f"conservation[{spec},{'average' if average else 'sum'}]",
                     lambda rank, name, c=codec, a=average: conservation(rank, c, a, name),
                 )
         yield f"identical_ranks[{spec}]", lambda r, n, c=codec: identical_ranks(r, c, n)
-        for value in (np.inf, np.nan):
+        for value in bad_values:
             yield (
                 f"non_finite[{spec},{value}]",
                 lambda rank, name, c=codec, v=value: non_finite(rank, c, v, name),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import coverage
+import lean
 
 TESTS = Path(__file__).parent
 PROGRAM = (str(Path(__file__)),)  # one rank; a module and a folder are to be added
@@ -121,11 +122,12 @@ def measure_first_only(index: int) -> None:
 
 def _main(module: str, folder: str) -> None:
     measure_first_only(int(os.environ.get("HOROVOD_RANK", 0)))
-    import horovod.tensorflow as stock
+    with lean.importing():
+        import horovod.tensorflow as stock
 
-    import gradcomp.horovod as hvd
+        import gradcomp.horovod as hvd
 
-    scenarios = importlib.import_module(module)
+        scenarios = importlib.import_module(module)
     hvd.init(process_sets=getattr(scenarios, "PROCESS_SETS", None))
     outcomes: dict[str, Outcome] = {}
     file = Path(folder) / f"rank{hvd.rank()}.pickle"
@@ -141,6 +143,7 @@ def _main(module: str, folder: str) -> None:
     # A shutdown ends Horovod on all ranks, also on one that is still at its last scenario.
     stock.allgather_object(None, name="all are done")
     hvd.shutdown()
+    lean.leave()
 
 
 if __name__ == "__main__":

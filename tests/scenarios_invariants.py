@@ -12,7 +12,8 @@ def _checked(check, name):
     return lambda: check(HorovodCollective(), f"test.{name}")
 
 
-SCENARIOS = {name: _checked(check, number) for number, (name, check) in enumerate(all_checks())}
+CHECKS = dict(all_checks(in_turn=True))  # LocalCollectives have them all
+SCENARIOS = {name: _checked(check, number) for number, (name, check) in enumerate(CHECKS.items())}
 
 
 def _disagree():

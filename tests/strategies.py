@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import lean
 from ranks import TESTS, Outcome, measure_first_only
 
 from bench.hosts import Hosts, address
@@ -140,14 +141,16 @@ def tail(folder: Path) -> str:
 
 
 def _main(module: str, folder: str) -> None:
-    import tensorflow as tf
-
+    index = 0
     if "TF_CONFIG" in os.environ:
         index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
         measure_first_only(index)
+    with lean.importing():
+        import tensorflow as tf
+
+    if "TF_CONFIG" in os.environ:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     else:
-        index = 0
         (cpu,) = tf.config.list_physical_devices("CPU")
         devices = [tf.config.LogicalDeviceConfiguration()] * DEVICES
         tf.config.set_logical_device_configuration(cpu, devices)
@@ -166,7 +169,7 @@ def _main(module: str, folder: str) -> None:
         file.write_bytes(pickle.dumps(outcomes))
         if not outcomes[name].ok:
             os._exit(1)  # workers are out of step from here on
-    os._exit(0)  # TensorFlow's coordination service waits for the slowest worker's exit
+    lean.leave()  # TensorFlow's coordination service waits for the slowest worker's exit
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Jobs of 2, 4, 3, 2 and 1 ranks, one after the other, restore what earlier ones s
 
 import pytest
 from ranks import launch, values
-from scenarios_hosts import CHECKS, OURS
+from scenarios_hosts import OURS, UNEQUAL
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 # name, ranks on each host, restored jobs
@@ -80,9 +80,9 @@ def test_scenario(outcomes, job, scenario) -> None:
     values(outcomes[job], scenario, SIZES[job])
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_invariant_on_hosts_of_unequal_sizes(outcomes, check) -> None:
-    values(outcomes["three"], check, SIZES["three"])
+@pytest.mark.parametrize("scenario", UNEQUAL)
+def test_on_hosts_of_unequal_sizes(outcomes, scenario) -> None:
+    values(outcomes["three"], scenario, SIZES["three"])
 
 
 @pytest.mark.parametrize("job", ON_HOSTS)
