@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import keras
+import lean
 import numpy as np
-import tensorflow as tf
 
-import gradcomp as gc
-from gradcomp.activations import pack
+with lean.importing():
+    import keras
+    import tensorflow as tf
+
+    import gradcomp as gc
+    from gradcomp.activations import pack
 
 LAYERS, WIDTH, ROWS = 16, 256, 8192  # 8 MiB a tensor
 
@@ -66,6 +69,7 @@ def main(mode: str) -> None:
     before = status("VmRSS")
     gradient = run(x)
     print(status("VmHWM") - before, float(tf.norm(gradient)))
+    lean.leave()
 
 
 if __name__ == "__main__":

@@ -15,13 +15,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import keras
+import lean
 import numpy as np
-import tensorflow as tf
-from scenarios_mirrored import data, equal, loss, residuals
-from scenarios_workers import BATCH, INDEX, SHARED, WORKERS, Die, dataset
 
-import gradcomp as gc
+with lean.importing():
+    import keras
+    import tensorflow as tf
+    from scenarios_mirrored import data, equal, loss, residuals
+    from scenarios_workers import BATCH, INDEX, SHARED, WORKERS, Die, dataset
+
+    import gradcomp as gc
 
 EPOCHS, BATCHES = 4, 4
 KILLED_AFTER = 2 * BATCHES + 2

@@ -14,16 +14,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras
+import lean
 import numpy as np
-import tensorflow as tf
 from elastic import HOSTS, note, pace, set_hosts
-from scenarios_training import data, loss, model
 
-import gradcomp as gc
-import gradcomp.horovod as hvd
-from gradcomp import live, residuals, succession
-from gradcomp.horovod.collective import HorovodCollective
+with lean.importing():
+    import keras
+    import tensorflow as tf
+    from scenarios_training import data, loss, model
+
+    import gradcomp as gc
+    import gradcomp.horovod as hvd
+    from gradcomp import live, residuals, succession
+    from gradcomp.horovod.collective import HorovodCollective
 
 FOLDER = Path(os.environ["ELASTIC_FOLDER"])
 HOST = os.environ["HOROVOD_HOSTNAME"]
