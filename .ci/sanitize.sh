@@ -30,10 +30,15 @@ logged sanitize "Compiler errors are shown by make setup, too." build
 ctest --test-dir build/sanitize --no-tests=error --output-on-failure --parallel "$(nproc)"
 ctest --test-dir build/sanitize-threads --no-tests=error --output-on-failure --tests-regex "$(IFS='|' && echo "${THREADED[*]}")"
 
+# The sweeps above have every CPU kernel at every length and alignment, on values of all kinds. What Python adds is
+# what calls them, with threads and damaged payloads; and the CUDA kernels. Other files repeat the sweeps, or run nothing instrumented.
+tests=(tests/test_kernels_{arguments,bits,cast,quantize,scaled,threads,topk}.py
+  tests/test_cuda_{arguments,bits,cast,emulation,scaled,topk}.py)
+
 # Python itself is not instrumented, so the sanitizer has to be loaded before it, and libstdc++ for
 # the sanitizer to see exceptions. What Python leaks at its exit is not ours.
 libraries=$(for name in libasan libubsan libstdc++; do g++ -print-file-name=$name.so; done | paste -sd:)
 LD_PRELOAD=$libraries ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
   GRADCOMP_TEST_LIBRARIES=$ROOT/build/sanitize-python/gradcomp \
   EMULATED_CUDA=$ROOT/build/sanitize-cuda/tests/cuda/libemulated_cuda.so \
-  python -m pytest -q -n "$(nproc)" --dist loadfile -p no:cacheprovider --capture=no tests/test_kernels_*.py tests/test_cuda_*.py
+  python -m pytest -q -n "$(nproc)" --dist worksteal -p no:cacheprovider --capture=no "${tests[@]}"
