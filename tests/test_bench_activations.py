@@ -17,7 +17,7 @@ from bench.activations.accuracy import Training, compare
 from bench.activations.methods import AUTO, METHODS, PLAIN, RECOMPUTE_GRAD
 from bench.activations.models import FULL
 from bench.activations.report import table, verdicts_table, write_plot
-from bench.activations.rows import TARGETS, Row, judge, make_row, wrong
+from bench.activations.rows import RELUS, TARGETS, Row, judge, make_row, wrong
 
 PLAIN_CHECKED = {"peak": 2e9, "error": 0.0}
 
@@ -60,19 +60,22 @@ def test_targets_are_judged_by_their_rows(tmp_path: Path, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "error", "expected"),
+    ("model", "method", "error", "expected"),
     [
-        (PLAIN, 0.0, False),
-        (PLAIN, 0.1, True),
-        ("8-bit", 1e-2, False),
-        ("8-bit", 0.5, True),
-        (AUTO + "FP16", 0.1, True),
-        ("FP16 + recompute", math.nan, True),
-        (RECOMPUTE_GRAD, 0.3, False),
+        ("mlp", PLAIN, 0.0, False),
+        ("mlp", PLAIN, 0.1, True),
+        ("mlp", "8-bit", 1e-2, False),
+        ("mlp", "8-bit", 0.5, True),
+        ("mlp", AUTO + "FP16", 0.1, True),
+        ("mlp", "FP16 + recompute", math.nan, True),
+        ("mlp", RECOMPUTE_GRAD, 0.3, False),
+        (RELUS, "FP16", 0.1, True),
+        (RELUS, "FP16 + recompute", 0.1, False),
+        (RELUS, "FP16 + recompute", 0.3, True),
     ],
 )
-def test_wrong_gradients_are_found(method: str, error: float, expected: bool) -> None:
-    assert wrong(method, error) == expected
+def test_wrong_gradients_are_found(model: str, method: str, error: float, expected: bool) -> None:
+    assert wrong(model, method, error) == expected
 
 
 def test_the_network_has_resnet50s_shape() -> None:

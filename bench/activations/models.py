@@ -44,7 +44,7 @@ def transformer(
 
 
 def resnet(
-    stages: tuple[int, ...] = (3, 4, 6, 3), size: int = 64, width: int = 64, batch: int = 16
+    stages: tuple[int, ...] = (3, 4, 6, 3), size: int = 64, width: int = 64, batch: int = 64
 ) -> Model:
     """A convolutional network of ResNet-50's shape: bottlenecks of a quarter of the channels."""
 
