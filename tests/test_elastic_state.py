@@ -324,7 +324,31 @@ def test_a_commit_holds_where_training_is_in_any_order_of_callbacks(commit_first
         hvd.elastic.UpdateEpochStateCallback(state),
     ]
     fit(model, 2, callbacks if commit_first else callbacks[::-1])
-    assert log.commits == [(0, 4, 4), (1, 0, 6), (1, 2, 8), (1, 6, 12), (2, 0, 12)]
+    assert log.commits == [(0, 4, 4), (1, 0, 6), (1, 2, 8), (2, 0, 12)]
+
+
+@pytest.mark.parametrize("batches_per_commit", [1, 4, BATCHES])
+def test_epochs_are_whole_wherever_a_commit_interrupts_them(batches_per_commit) -> None:
+    model = make_model()
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+    resets = 0
+
+    @hvd.elastic.run
+    def train(state) -> None:
+        nonlocal resets
+        resets += 1
+        assert resets <= 2 * BATCHES + 2, "it does not get on"
+        state.on_hosts_updated(resets, HostUpdateResult.added)  # the next commit interrupts
+        callbacks = [
+            hvd.elastic.CommitStateCallback(state, batches_per_commit),
+            hvd.elastic.UpdateBatchStateCallback(state),
+            hvd.elastic.UpdateEpochStateCallback(state),
+        ]
+        fit(model, 2 - state.epoch, callbacks)
+
+    train(state)
+    assert resets > 1
+    assert (state.epoch, state.batch, int(model.optimizer.iterations)) == (2, 0, 2 * BATCHES)
 
 
 @pytest.mark.parametrize("initial", [0, 1])
@@ -363,4 +387,4 @@ def test_batches_of_one_execution_are_counted_together() -> None:
         hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
     ]
     fit(model, 1, callbacks)
-    assert log.commits == [(0, 3, 3), (0, 6, 6), (0, 0, 6)]
+    assert log.commits == [(0, 3, 3), (0, 0, 6)]

@@ -52,10 +52,14 @@ class UpdateBatchStateCallback(_Update):
         super().on_train_begin(logs)
         self._before = self.state.batch
 
+    @property
+    def epoch_is_done(self) -> bool:
+        """Whether all batches of the running epoch are done, as far as their number is known."""
+        return 0 < (self.params.get("steps") or 0) <= self.state.batch
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self.state.batch = self._before + batch + 1
-        steps = self.params.get("steps")
-        if steps and batch + 1 < steps <= self.state.batch:
+        if self.epoch_is_done and batch + 1 < self.params["steps"]:
             self.model.stop_training = _END_OF_EPOCH
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -128,9 +132,12 @@ class CommitStateCallback(keras.callbacks.Callback):
         self._last_batch = batch
         if self._since >= self.batches_per_commit:
             self._since = 0
-            for update in self._others():
+            others = self._others()
+            for update in others:
                 update.on_train_batch_end(batch, logs)
-            self.state.commit()
+            # Of an epoch without batches left `fit` would do one more: its end is committed next.
+            if not any(isinstance(u, UpdateBatchStateCallback) and u.epoch_is_done for u in others):
+                self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         for update in self._others():
