@@ -17,6 +17,12 @@ _INT = "no thread has elements beyond its tile; it keeps the number an int from 
 
 SURVIVORS = (
     Survivor(
+        "topk_sample.cu",
+        "row.sample_units > 0",
+        "without a sample any threshold gives the same payload: where it leaves too few, all "
+        "elements are searched",
+    ),
+    Survivor(
         "topk_decode.cu",
         "min(int64_t{kTile}, row.row.length - first) -> row.row.length - first",
         _INT,
@@ -25,5 +31,10 @@ SURVIVORS = (
         "topk_scan.cu",
         "min(uint32_t{kScanTile}, row.length - first) -> row.length - first",
         _INT,
+    ),
+    Survivor(
+        "topk_search.h",
+        "min(kMost, CeilDiv(row.length, kElements)) -> CeilDiv(row.length, kElements)",
+        "more blocks share the same work, which is slower and not wrong",
     ),
 )
