@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_plot(rows, arguments.out / "activations.png")
     if not arguments.quick:
         console.print(verdicts_table(judge(rows)))
-    bad = [f"{row.model}, {row.method}" for row in rows if wrong(row.model, row.method, row.error)]
+    bad = [f"{row.model}, {row.method}" for row in rows if wrong(row.method, row.error)]
     last = f"WRONG gradients: {'; '.join(bad)}." if bad else "Every gradient of ours is right."
     console.print(f"Wrote {arguments.out}/activations.jsonl and .png. {last}", soft_wrap=True)
     return 1 if bad else 0
@@ -108,7 +108,7 @@ def _group(
                 if method not in STOCK:
                     raise
                 rows[method] = Row(model, method, failure=_reason(error))
-        right = [m for m in checked if not wrong(model, m, checked[m]["error"])]
+        right = [m for m in checked if not wrong(m, checked[m]["error"])]
         seconds: dict[str, list[list[float]]] = {method: [] for method in (PLAIN, *right)}
         rounds, steps = _turns(model, quick)
         for _ in range(rounds):
@@ -120,7 +120,8 @@ def _group(
             times = seconds[method], seconds[PLAIN]
             rows[method] = make_row(model, method, checked[method], plain_checked, *times)
         else:
-            rows[method] = Row(model, method, error=checked[method]["error"])
+            apart = checked[method]["error"]
+            rows[method] = Row(model, method, error=apart, failure=f"gradients off by {apart:.1e}")
     return [rows[method] for method in methods]
 
 

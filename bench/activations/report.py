@@ -35,7 +35,8 @@ def table(model: str, rows: Sequence[Row], busy: float) -> Table:
         result.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         if row.failure:
-            result.add_row(row.method, "fails", "", "", "", "", "")
+            error = f"{row.error:.1e}" if row.error else ""
+            result.add_row(row.method, "fails", "", "", "", "", error)
             continue
         result.add_row(
             row.method,
