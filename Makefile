@@ -1,6 +1,6 @@
 # `make` lists the targets. Each brings .venv and the extension up to date first.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test lint sanitize sanity test-tf-versions cuda clean
+.PHONY: help setup demo bench test lint sanitize sanity test-tf-versions aarch64 cuda clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,8 +16,8 @@ bench: setup ## kernels, all-reduces, overlap and training, each in its small si
 
 # Type checks and downloads leave a core idle; sanity measures, and so runs alone.
 test: setup ## every check and test, with coverage of gradcomp/
-	@echo "lint, sanitizers and older TensorFlows run together, and tell what they did as each ends (some minutes) ..."
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint sanitize test-tf-versions
+	@echo "lint, sanitizers, older TensorFlows and aarch64 run together, and tell what they did as each ends (some minutes) ..."
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint sanitize test-tf-versions aarch64
 	@$(MAKE) --no-print-directory sanity
 	@.ci/cuda.sh --if-found
 	@.ci/test.sh
@@ -33,6 +33,9 @@ sanity: setup ## no kernel takes twice as long as it may (half a minute)
 
 test-tf-versions: setup ## the same built ops in older TensorFlows
 	@.ci/tf_versions.sh
+
+aarch64: setup ## the kernels compiled for aarch64 and run in QEMU, where both are: the same bytes
+	@.ci/aarch64.sh
 
 cuda: setup ## compile the CUDA kernels for every GPU, show what they take, build gradcomp._cuda and the GPU ops
 	@.ci/cuda.sh

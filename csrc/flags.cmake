@@ -6,8 +6,12 @@ target_include_directories(gradcomp_flags INTERFACE "${PROJECT_SOURCE_DIR}/csrc"
 # Equal bytes on every instruction set need no fused multiply-add; plain loops vectorise without
 # errno and traps; -Werror is for us, not for whoever builds a wheel with a newer compiler.
 target_compile_options(gradcomp_flags INTERFACE
-  -Wall -Wextra -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off
+  -Wall -Wextra -O3 -fno-math-errno -ffp-contract=off
   $<$<NOT:$<BOOL:${SKBUILD}>>:-Werror>)
+# Not for aarch64, where GCC 12 would turn float(int(-0.5)) into one instruction that gives -0.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  target_compile_options(gradcomp_flags INTERFACE -fno-trapping-math)
+endif()
 
 if(GRADCOMP_SANITIZE)
   if(GRADCOMP_SANITIZE STREQUAL "thread")
