@@ -10,8 +10,6 @@ from packed_layers import FORMULAS, OTHERS, Encoder, built, equal, error, number
 import gradcomp as gc
 
 ALL = {**FORMULAS, **OTHERS}
-# Their formulas add up in another order than the gradients of Keras's many primitives.
-ANOTHER_ORDER = ("norm", "attention", "encoder")
 
 
 @pytest.mark.parametrize("recompute", [None, True], ids=["formula", "recomputed"])
@@ -26,9 +24,7 @@ def test_lossless_packing_changes_nothing(name: str, recompute: bool | None) -> 
             gc.pack_activations(built(make, x), gc.Identity(), recompute), x, graph
         )
         assert equal(states, our_states)
-        if not graph:
-            np.testing.assert_array_equal(ours[0], plain[0])
-        if graph or name.startswith(ANOTHER_ORDER):
+        if graph:
             assert error(ours, plain) < 1e-6
         else:
             assert equal(ours, plain)

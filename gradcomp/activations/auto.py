@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcomp.activations.install import install, uninstall
-from gradcomp.activations.keep import plain
+from gradcomp.activations.mode import plain
 from gradcomp.activations.pack import check_codec
 from gradcomp.activations.trace import BETWEEN, trace
 from gradcomp.activations.units import Unit

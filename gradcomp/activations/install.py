@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from gradcomp.activations.formulas import FORMULAS, attention
-from gradcomp.activations.keep import packing
+from gradcomp.activations.mode import formulas_apply
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
 
@@ -17,7 +17,6 @@ _MARK = "gradcomp_codec"
 _layers = keras.layers
 # Their gradients need none of their inputs' values.
 _KEEP_NOTHING = (
-    _layers.Add,
     _layers.Average,
     _layers.Concatenate,
     _layers.Cropping1D,
@@ -111,7 +110,7 @@ def _set(layer: Any, method: str, formula: Any, codec: Codec) -> None:
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not packing():
+        if not formulas_apply():
             return original(*args, **kwargs)
         return formula(layer, original, codec, *args, **kwargs)
 

@@ -7,14 +7,12 @@ its own layer keeps.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
+from gradcomp.activations.mode import repeated
 from gradcomp.activations.pack import pack, unpack
 from gradcomp.codecs import Codec
 from gradcomp.errors import ActivationError
@@ -23,11 +21,15 @@ from gradcomp.errors import ActivationError
 Kept = Callable[[Sequence[Any]], Any]
 
 _ATTRIBUTE = "_gradcomp_kept"
-_state = threading.local()
 
 
 def keep(x: Any, codec: Codec) -> Kept:
-    """What `x` is to be had from in backward: what is known already, or its packed bytes."""
+    """What `x` is to be had from in backward: what is known already, or its packed bytes.
+
+    Nothing is kept where no backward pass comes, as in the first run of a call that is run again.
+    """
+    if repeated():
+        return _nothing
     known = getattr(x, _ATTRIBUTE, None)
     if known is not None and known[0] is _graph() and known[1] == codec:
         kept: Kept = known[2]
@@ -43,7 +45,12 @@ def keep(x: Any, codec: Codec) -> Kept:
 
 def remember(x: Any, codec: Codec, kept: Kept) -> None:
     """Notes on `x` that backward can have it from `kept`; for this graph and codec only."""
-    setattr(x, _ATTRIBUTE, (_graph(), codec, kept))
+    if not repeated():
+        setattr(x, _ATTRIBUTE, (_graph(), codec, kept))
+
+
+def _nothing(after: Sequence[Any]) -> Any:
+    raise AssertionError("backward of a run that keeps nothing")
 
 
 def _graph() -> Any:
@@ -69,27 +76,3 @@ def first_only(gradient: Any) -> Any:
         return tf.identity(gradient), refuse
 
     return same(gradient) if tf.is_tensor(gradient) else gradient
-
-
-def packing() -> bool:
-    """Whether there is any use in packing: a backward pass may come, and nobody recomputes."""
-    return not getattr(_state, "off", False) and (
-        not tf.executing_eagerly() or bool(record.could_possibly_record())
-    )
-
-
-@contextlib.contextmanager
-def plain() -> Iterator[None]:
-    """Where layers compute as if they had never been told to pack."""
-    before, _state.off = getattr(_state, "off", False), True
-    try:
-        yield
-    finally:
-        _state.off = before
-
-
-@contextlib.contextmanager
-def not_packing() -> Iterator[None]:
-    """Where a forward pass will be computed again: it keeps nothing, and records nothing."""
-    with plain(), record.stop_recording():
-        yield

@@ -11,7 +11,7 @@ import tensorflow as tf
 from gradcomp.activations import recompute as again
 from gradcomp.activations.imitate import imitate
 from gradcomp.activations.install import install
-from gradcomp.activations.keep import packing
+from gradcomp.activations.mode import packing
 from gradcomp.activations.pack import check_codec
 from gradcomp.codecs import BF16, FP16, Codec, Quantize
 from gradcomp.codecs import codec as as_codec
@@ -128,7 +128,8 @@ class _Packed:
             return layer(*args, **kwargs)
         if not self._installed:
             self._install()
-        if self.recompute:
+        exact = self.recompute is None and again.to_the_bit(self.codec)
+        if self.recompute or exact:
             return again.recompute(again.layer_call(layer, layer), self.codec, args, kwargs)
         return layer(*args, **kwargs)
 

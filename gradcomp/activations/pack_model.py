@@ -10,7 +10,7 @@ import keras
 
 from gradcomp.activations.auto import choose
 from gradcomp.activations.install import install, uninstall
-from gradcomp.activations.keep import plain
+from gradcomp.activations.mode import plain
 from gradcomp.activations.pack import check_codec, runs_in_xla
 from gradcomp.activations.plan import ActivationPlan, PlanRow
 from gradcomp.activations.trace import BETWEEN, Trace, trace

@@ -15,7 +15,8 @@ import tensorflow as tf
 from keras.src import backend
 
 from gradcomp.activations.gradient import here, with_gradient
-from gradcomp.activations.keep import first_only, keep, not_packing
+from gradcomp.activations.keep import first_only, keep
+from gradcomp.activations.mode import Notes, first_run, plain, repeated, second_run
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
 from gradcomp.errors import ActivationError
@@ -76,7 +77,18 @@ def recompute(call: Call, codec: Codec | None, args: Any, kwargs: Any) -> Any:
     Raises:
       ActivationError: the call assigns a variable that is trainable, or not its own; names both.
     """
+    if repeated():
+        return call.function(*args, **kwargs)
     return _Twice(call, codec, args, kwargs).run()
+
+
+def to_the_bit(codec: Codec | None) -> bool:
+    """Whether gradients are to be those without packing, to the last bit.
+
+    TensorFlow's own are then taken of a plain second run: formulas add up in another order. In
+    graphs its optimizer reorders both.
+    """
+    return codec is not None and codec.lossless and tf.executing_eagerly()
 
 
 def read(variable: Any) -> Any:
@@ -90,25 +102,27 @@ class _Twice:
         self._call, self._codec = call, codec
         self._structure = (args, kwargs)
         leaves = tf.nest.flatten(self._structure)
-        places = [i for i, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
-        # TensorFlow takes the gradient of floats alone.
-        self._floats = [i for i in places if leaves[i].dtype.is_floating]
-        self._others = [i for i in places if not leaves[i].dtype.is_floating]
-        self._masks = [getattr(leaves[i], "_keras_mask", None) for i in self._floats]
-        self._inputs = [leaves[i] for i in (*self._floats, *self._others)]
-        self._constants = [None if i in places else leaf for i, leaf in enumerate(leaves)]
+        # Each once: of a tensor given twice TensorFlow has one gradient.
+        tensors = list({id(leaf): leaf for leaf in leaves if tf.is_tensor(leaf)}.values())
+        # It takes the gradient of floats alone.
+        self._floats = [x for x in tensors if x.dtype.is_floating]
+        self._others = [x for x in tensors if not x.dtype.is_floating]
+        self._masks = [getattr(x, "_keras_mask", None) for x in self._floats]
+        numbers = {id(x): i for i, x in enumerate((*self._floats, *self._others))}
+        self._places = [numbers.get(id(leaf)) for leaf in leaves]
+        self._constants = [None if id(leaf) in numbers else leaf for leaf in leaves]
         scope = backend.get_autocast_scope()
         self._autocast = None if scope is None else scope.dtype
 
     def run(self) -> Any:
         """The first run, its gradient, and what it assigns."""
         call = self._call
-        floats = self._inputs[: len(self._floats)]
+        floats = self._floats
         kept = [] if self._codec is None else [keep(x, self._codec) for x in floats]
         results: list[_Results] = []
 
         def twice(*tensors: Any) -> Any:
-            with not_packing():
+            with first_run() as notes:
                 first = self._run_once(tensors)
             results.append(first)
             given = tensors[len(floats) :]  # the inputs themselves must not live on
@@ -117,18 +131,18 @@ class _Twice:
                 wanted = first.differentiable(upstream)
                 with gate(wanted):
                     if self._codec is None:
-                        grads = [*self._run_once((*wanted, *given)).outputs]
+                        with second_run(notes):
+                            grads = [*self._run_once((*wanted, *given)).outputs]
                         return grads + [None] * len(given)
                     again = [get(wanted) for get in kept]
-                    grads, of_variables = self._gradients(again, given, wanted, first, variables)
+                    grads, of_variables = self._gradients(again, given, wanted, notes, variables)
                 grads = [first_only(gradient) for gradient in grads]
                 of_variables = [first_only(gradient) for gradient in of_variables]
                 return (grads, of_variables) if variables else grads
 
             return first.tensors(), gradient
 
-        others = self._inputs[len(floats) :]
-        lasting = [*others, *map(read, call.trainable), *map(read, call.states)]
+        lasting = [*self._others, *map(read, call.trainable), *map(read, call.states)]
         made = tf.nest.flatten(with_gradient(twice, floats, lasting))
         first = results[-1]
         outputs, losses, values = first.split(made)
@@ -144,7 +158,7 @@ class _Twice:
         again: list[Any],
         given: Sequence[Any],
         upstream: list[Any],
-        first: _Results,
+        notes: Notes,
         variables: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
         count, given = len(self._others), [here(tensor) for tensor in given]
@@ -155,7 +169,8 @@ class _Twice:
             for x, mask in zip(again, self._masks, strict=True):
                 if mask is not None:
                     x._keras_mask = mask
-            second = self._run_once((*again, *others, *weights, *states))
+            with plain() if to_the_bit(self._codec) else second_run(notes):
+                second = self._run_once((*again, *others, *weights, *states))
         sources = [*again, *weights, *variables]
         grads = tape.gradient(second.float_tensors(), sources, upstream)
         of_inputs, rest = grads[: len(again)], grads[len(again) :]
@@ -164,10 +179,9 @@ class _Twice:
         return [*of_inputs, *nothing[0], *of_weights, *nothing[1]], of_variables
 
     def _run_once(self, tensors: Sequence[Any]) -> _Results:
-        call, count = self._call, len(self._inputs)
-        leaves = list(self._constants)
-        for place, tensor in zip((*self._floats, *self._others), tensors[:count], strict=True):
-            leaves[place] = tensor
+        call, count = self._call, len(self._floats) + len(self._others)
+        pairs = zip(self._constants, self._places, strict=True)
+        leaves = [leaf if i is None else tensors[i] for leaf, i in pairs]
         args, kwargs = tf.nest.pack_sequence_as(self._structure, leaves)
         variables = [*call.trainable, *call.states]
         mapping = list(zip(variables, tensors[count:], strict=True))

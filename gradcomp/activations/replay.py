@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from gradcomp.activations.gradient import here, with_gradient
-from gradcomp.activations.keep import Kept, first_only, keep, not_packing
+from gradcomp.activations.keep import Kept, first_only, keep
+from gradcomp.activations.mode import not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.codecs import Codec
 

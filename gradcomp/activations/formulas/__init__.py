@@ -6,7 +6,7 @@ the arguments of the call.
 
 from typing import Any
 
-from gradcomp.activations.formulas import dropout, elementwise, linear, norm, pooling
+from gradcomp.activations.formulas import dropout, elementwise, linear, merging, norm, pooling
 from gradcomp.activations.formulas.attention import attention
 
 __all__ = ["FORMULAS", "attention"]
@@ -16,5 +16,6 @@ FORMULAS: dict[Any, Any] = {
     **norm.FORMULAS,
     **elementwise.FORMULAS,
     **dropout.FORMULAS,
+    **merging.FORMULAS,
     **pooling.FORMULAS,
 }

@@ -8,11 +8,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import ops
+from tensorflow.python.eager import record
 
-from gradcomp.activations.formulas.dropout import drop, keeps_bits
+from gradcomp.activations.formulas.dropout import draw, drop, keeps_bits
 from gradcomp.activations.gradient import with_gradient
-from gradcomp.activations.keep import first_only, keep, not_packing
-from gradcomp.activations.masks import pack_codes, unpack_codes
+from gradcomp.activations.keep import first_only, keep
+from gradcomp.activations.masks import unpack_codes
+from gradcomp.activations.mode import not_packing, plain
 from gradcomp.activations.pack import gate
 from gradcomp.activations.recompute import Scope, read
 from gradcomp.codecs import Codec
@@ -62,8 +64,10 @@ class _Attention:
         def attend(query: Any, key: Any, value: Any, *rest: Any) -> Any:
             with not_packing():
                 p = self._probabilities(query, key, rest[: len(mask)])
+            with record.stop_recording():
                 kept_p = keep(p, self._codec)
                 dropout, after = self._dropout(p, rest[len(mask) :])
+            with not_packing():
                 context = self._combine(dropout(p, []), value)
 
             def gradient(upstream: Any, *_: Any) -> Any:
@@ -96,20 +100,20 @@ class _Attention:
             return lambda x, after: x, []
         layer = self._layer._dropout_layer
 
-        def drawn(x: Any) -> tuple[Any, Any]:
+        def with_seed(run: Callable[[], Any]) -> tuple[Any, Any]:
             with Scope([(self._seed, *seed)]) as scope:
-                dropped = layer(x, training=True)
-            return dropped, scope.get_current_value(self._seed)
+                return run(), scope.get_current_value(self._seed)
 
-        if not keeps_bits(layer.rate):
-            return lambda x, after: drawn(x)[0], [drawn(p)[1]]
-        noise, after = drawn(tf.ones_like(p))
-        kept = tf.not_equal(noise, 0)
-        packed = pack_codes(kept, 1)
+        def drop_again(x: Any, after: Sequence[Any]) -> Any:
+            with plain():
+                return with_seed(lambda: layer(x, training=True))[0]
 
         def drop_by_bits(x: Any, after: Sequence[Any]) -> Any:
             return drop(x, unpack_codes(packed, after) if after else kept, layer.rate)
 
+        if not keeps_bits(layer.rate):
+            return drop_again, [with_seed(layer.seed_generator.next)[1]]
+        (kept, packed), after = with_seed(lambda: draw(layer, layer, p))
         return drop_by_bits, [after]
 
     def _gradients(self, q: Any, k: Any, v: Any, p: Any, dropout: Drop, upstream: Any) -> list[Any]:

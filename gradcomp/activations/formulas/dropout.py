@@ -9,8 +9,7 @@ import keras
 import tensorflow as tf
 
 from gradcomp.activations.gradient import with_gradient
-from gradcomp.activations.keep import not_packing
-from gradcomp.activations.masks import pack_codes, unpack_codes
+from gradcomp.activations.masks import PackedCodes, noted_codes, unpack_codes
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
 from gradcomp.xla import for_xla
@@ -22,12 +21,9 @@ def dropout(layer: Any, call: Any, codec: Codec, inputs: Any, training: Any = Fa
         return call(inputs, training=training)
     if not keeps_bits(layer.rate) or layer.noise_shape is not None:
         return again(layer, call, codec, inputs, training)
-    with not_packing():
-        kept = draw(lambda ones: call(ones, training=True), inputs)
+    kept, packed = draw(layer, call, inputs)
 
     def run(x: Any, kept: Any) -> Any:
-        packed = pack_codes(kept, 1)
-
         def gradient(dy: Any) -> Any:
             return drop(dy, unpack_codes(packed, [dy]), layer.rate), None
 
@@ -41,9 +37,21 @@ def keeps_bits(rate: float) -> bool:
     return rate < 1 and not for_xla()
 
 
-def draw(dropped: Callable[[Any], Any], x: Any) -> Any:
-    """bool, which elements of a tensor like `x` the function `dropped` lets live."""
-    return tf.not_equal(dropped(tf.ones_like(x)), 0)
+def draw(layer: Any, call: Callable[..., Any], x: Any) -> tuple[Any, PackedCodes]:
+    """bool, which elements of a tensor like `x` live, and what is kept of them.
+
+    A second run has those of the first, and the layer's seeds go on as in that.
+    """
+    made: list[Any] = []
+
+    def drawn() -> Any:
+        made.append(tf.not_equal(call(tf.ones_like(x), training=True), 0))
+        return made[0]
+
+    kept, packed = noted_codes(drawn, 1)
+    if not made:
+        layer.seed_generator.next()
+    return kept, packed
 
 
 def drop(x: Any, kept: Any, rate: float) -> Any:

@@ -8,10 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import activations
+from tensorflow.python.eager import record
 
 from gradcomp.activations.gradient import with_gradient
-from gradcomp.activations.keep import first_only, keep, not_packing, remember
-from gradcomp.activations.masks import code_width, pack_codes, unpack_codes
+from gradcomp.activations.keep import first_only, keep, remember
+from gradcomp.activations.masks import code_width, noted_codes, unpack_codes
+from gradcomp.activations.mode import not_packing
 from gradcomp.activations.replay import replay_kept
 from gradcomp.codecs import Codec
 
@@ -98,6 +100,8 @@ def pieces(
 ) -> Any:
     """Keeps on which piece an element is, by its number or a mask: one or two bits.
 
+    A second run has them from the first: near a kink it finds others, as its input was rounded.
+
     Args:
       function: of x.
       x: float tensor.
@@ -108,7 +112,7 @@ def pieces(
     def run(x: Any) -> Any:
         with not_packing():
             y = function(x)
-            packed = pack_codes(piece(x, y), code_width(len(slopes)))
+        _, packed = noted_codes(lambda: piece(x, y), code_width(len(slopes)))
 
         def gradient(dy: Any) -> Any:
             return _sloped(dy, unpack_codes(packed, [dy]), slopes)
@@ -135,6 +139,7 @@ def _from_output(
     def run(x: Any) -> Any:
         with not_packing():
             y = function(x)
+        with record.stop_recording():
             kept = keep(y, codec)
         made.append(kept)
         return y, lambda dy: first_only(formula(y=kept([dy]), dy=dy))

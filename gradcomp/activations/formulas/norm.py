@@ -8,9 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import ops
+from tensorflow.python.eager import record
 
 from gradcomp.activations.gradient import with_gradient
-from gradcomp.activations.keep import first_only, keep, not_packing, remember
+from gradcomp.activations.keep import first_only, keep, remember
+from gradcomp.activations.mode import not_packing
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
 
@@ -42,7 +44,9 @@ class _Normalization:
                 wide = tf.cast(x, tf.float32)
                 mean, variance = ops.moments(wide, self._axes, keepdims=True)
                 inverse = tf.math.rsqrt(variance + layer.epsilon)
-                kept = keep((wide - mean) * inverse, self._codec)
+                normal = (wide - mean) * inverse
+            with record.stop_recording():
+                kept = keep(normal, self._codec)
             kept_normal.append(kept)
 
             def gradient(upstream: Any) -> Any:

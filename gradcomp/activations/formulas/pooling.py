@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from gradcomp.activations.gradient import with_gradient
-from gradcomp.activations.keep import not_packing
-from gradcomp.activations.masks import code_width, pack_codes, unpack_codes
+from gradcomp.activations.masks import code_width, noted_codes, unpack_codes
+from gradcomp.activations.mode import not_packing
 from gradcomp.activations.replay import replay
 from gradcomp.codecs import Codec
 from gradcomp.xla import for_xla
@@ -68,9 +68,13 @@ class _MaxPool:
                     x, self._window, self._strides, self._padding, output_dtype=tf.int64
                 )
                 origin = self._origins(y.shape[1:3], (height, width))
+
+            def in_window() -> Any:
                 row, column = places // (width * channels), places // channels % width
                 code = (row - origin[0]) * self._window[1] + column - origin[1]
-                packed = pack_codes(tf.cast(code, tf.uint8), self._bits)
+                return tf.cast(code, tf.uint8)
+
+            _, packed = noted_codes(in_window, self._bits)
 
             def gradient(dy: Any) -> Any:
                 code = tf.cast(unpack_codes(packed, [dy]), tf.int64)
