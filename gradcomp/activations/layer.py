@@ -13,7 +13,7 @@ from gradcomp.activations.imitate import imitate
 from gradcomp.activations.install import install
 from gradcomp.activations.mode import packing
 from gradcomp.activations.pack import check_codec
-from gradcomp.codecs import BF16, FP16, Codec, Quantize
+from gradcomp.codecs import BF16, FP8, FP16, Codec, Quantize
 from gradcomp.codecs import codec as as_codec
 from gradcomp.errors import ActivationError, CodecError
 
@@ -67,13 +67,11 @@ def _name(function: Any) -> str:
 
 
 def _while_run_again(codec: Codec) -> Codec:
-    """What layers keep during a second run: at least 8 bits, as its input was rounded already.
+    """What layers keep during a second run: 16 bits, as its input was rounded already.
 
     It lives for one run only, so that it hardly counts in memory.
     """
-    if isinstance(codec, Quantize) and codec.bits < 8:
-        return Quantize(8, codec.block_size)
-    return codec
+    return FP16() if isinstance(codec, FP8 | Quantize) else codec
 
 
 def _function(function: Callable[..., Any], codec: Codec) -> Callable[..., Any]:

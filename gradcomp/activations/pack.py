@@ -173,6 +173,13 @@ def _saturating_cast(x: Any, dtype: Any) -> Any:
     return tf.cast(tf.where(tf.math.is_finite(x), limited, x), dtype)
 
 
+def to_nearest(codec: Codec) -> Codec:
+    """`codec` for a tensor of which nothing is lost to one side: to nearest, if that is open."""
+    if isinstance(codec, Quantize) and codec.stochastic is None:
+        return Quantize(codec.bits, codec.block_size, stochastic=False)
+    return codec
+
+
 def _rounding(codec: Codec) -> tuple[Codec, Any]:
     """The codec with its rounding decided, and the four words of its random numbers.
 

@@ -17,7 +17,7 @@ from keras.src import backend
 from gradcomp.activations.gradient import here, with_gradient
 from gradcomp.activations.keep import first_only, keep
 from gradcomp.activations.mode import Notes, first_run, plain, repeated, second_run
-from gradcomp.activations.pack import gate
+from gradcomp.activations.pack import gate, to_nearest
 from gradcomp.codecs import Codec
 from gradcomp.errors import ActivationError
 
@@ -118,7 +118,9 @@ class _Twice:
         """The first run, its gradient, and what it assigns."""
         call = self._call
         floats = self._floats
-        kept = [] if self._codec is None else [keep(x, self._codec) for x in floats]
+        # What follows is not linear in these: at random they would be no better in the mean.
+        codec = None if self._codec is None else to_nearest(self._codec)
+        kept = [] if codec is None else [keep(x, codec) for x in floats]
         results: list[_Results] = []
 
         def twice(*tensors: Any) -> Any:

@@ -13,6 +13,7 @@ from tensorflow.python.eager import record
 from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import first_only, keep, remember
 from gradcomp.activations.mode import not_packing
+from gradcomp.activations.pack import to_nearest
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
 
@@ -46,7 +47,8 @@ class _Normalization:
                 inverse = tf.math.rsqrt(variance + layer.epsilon)
                 normal = (wide - mean) * inverse
             with record.stop_recording():
-                kept = keep(normal, self._codec)
+                # Of mean 0 in every row: rounding at random would only add noise.
+                kept = keep(normal, to_nearest(self._codec))
             kept_normal.append(kept)
 
             def gradient(upstream: Any) -> Any:
