@@ -1,6 +1,6 @@
 # `make` lists the targets. Each brings .venv and the extension up to date first.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test lint sanitize sanity test-tf-versions aarch64 cuda clean
+.PHONY: help setup demo bench test coverage lint sanitize sanity test-tf-versions aarch64 cuda clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,12 +15,15 @@ bench: setup ## kernels, all-reduces, overlap and training, each in its small si
 	@.venv/bin/python -m bench
 
 # Type checks and downloads leave a core idle; sanity measures, and so runs alone.
-test: setup ## every check and test, with coverage of gradcomp/
+test: setup ## every check and test
 	@echo "lint, sanitizers, older TensorFlows and aarch64 run together, and tell what they did as each ends (some minutes) ..."
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint sanitize test-tf-versions aarch64
 	@$(MAKE) --no-print-directory sanity
 	@.ci/cuda.sh --if-found
 	@.ci/test.sh
+
+coverage: setup ## the tests again, with coverage of gradcomp/, which takes a quarter longer
+	@.ci/test.sh --cov --cov-report=term
 
 lint: setup ## ruff, mypy, import-linter, clang-format
 	@.ci/lint.sh

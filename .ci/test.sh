@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests, a file to each core at a time, with coverage of gradcomp/ in every process that they start.
+# All tests, a file to each core at a time. With --cov: coverage of gradcomp/ in every process that they start.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 rm -f .coverage .coverage.*
-python -m pytest -n "$(nproc)" --dist loadfile --no-loadscope-reorder --cov --cov-report=term --durations=15
+python -m pytest -n "$(nproc)" --dist loadfile --no-loadscope-reorder --durations=15 "$@"
