@@ -136,7 +136,7 @@ def _gradient_type(op: Any) -> str:
 
 def _whole(session: Session, backward: Any) -> Iterator[Any]:
     """Forward's tensors of many elements that a backward graph is given as they are."""
-    payloads = {id(packed.payload) for _, packed in session.packed.values()}
+    payloads = {id(part) for _, packed in session.packed.values() for part in packed.parts}
     for tensor in captured(session, backward):
         if id(tensor) not in payloads and numel(tensor) >= session.least:
             yield tensor

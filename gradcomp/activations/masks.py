@@ -29,6 +29,11 @@ class PackedCodes:
     shape: tf.TensorShape
     dtype: Any
 
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """As those of `Packed`."""
+        return (self.payload,)
+
 
 def code_width(count: int) -> int:
     """The least width, of 1, 2, 4 and 8 bits, for codes below `count`; 0 if they need more."""

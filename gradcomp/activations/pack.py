@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradcomp.activations.gradient import here, with_gradient
-from gradcomp.codecs import BF16, FP16, Codec, Quantize, Sign, TopK
+from gradcomp.codecs import BF16, FP8, FP16, Codec, Quantize, Sign, TopK
 from gradcomp.errors import CodecError
 from gradcomp.xla import for_xla
 
@@ -30,16 +30,17 @@ class Packed:
     """What is kept of a tensor.
 
     Attributes:
-      payload: uint8 [bytes] from a codec; the tensor itself where the codec would not make it
-        smaller; in a function for XLA a float16 or bfloat16 tensor of the same shape.
-      codec: None if the payload is the tensor itself.
+      parts: a codec's payload, uint8 [bytes], of those with scales in two parts; the tensor itself
+        where the codec would not make it smaller; in a function for XLA a float16 or bfloat16
+        tensor of the same shape.
+      codec: None if it is the tensor itself.
       dtype: of the tensor.
       shape: integers, and scalar int64 tensors where dimensions are known only in a run; one int64
         vector where even their number is.
       link: float32 scalar that only leads gradients from `unpack` back to `pack`.
     """
 
-    payload: Any
+    parts: tuple[Any, ...]
     codec: Codec | None
     dtype: Any
     shape: Any
@@ -104,18 +105,18 @@ def pack(x: Any, codec: Codec) -> Packed:
     """
     x = tf.convert_to_tensor(x)
     if not packs(codec, x.dtype):
-        return Packed(x, None, x.dtype, ())
+        return Packed((x,), None, x.dtype, ())
     shape, numel = _sizes(x)
     cast, dtype = _cast_for_xla(codec), x.dtype
 
     def packed(x: Any) -> Any:
-        payload = _saturating_cast(x, cast) if cast else _encode(x, codec, numel)
+        parts = [_saturating_cast(x, cast)] if cast else _encode(x, codec, numel)
         # Of no known shape: the gradient that comes back through it has that of x.
         link = tf.compat.v1.placeholder_with_default(tf.zeros([]), None)
-        return (payload, link), lambda _, gradient: tf.cast(gradient, dtype)
+        return (*parts, link), lambda *upstream: tf.cast(upstream[-1], dtype)
 
-    payload, link = with_gradient(packed, [x])
-    return Packed(payload, codec, dtype, shape, link)
+    *parts, link = with_gradient(packed, [x])
+    return Packed(tuple(parts), codec, dtype, shape, link)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -130,14 +131,15 @@ def unpack(packed: Packed, after: Sequence[Any] = ()) -> Any:
     if packed.codec is None:
         # XLA would find that a second run from the same values is the first.
         waits = for_xla() and packed.dtype.is_floating
-        return _wait(packed.payload, gates) if waits else here(packed.payload)
+        return _wait(packed.parts[0], gates) if waits else here(packed.parts[0])
 
     @tf.custom_gradient
-    def unpacked(payload: Any, link: Any) -> Any:
-        x = _decode(payload, packed, gates)
-        return x, lambda gradient: (None, tf.cast(gradient, tf.float32))
+    def unpacked(*parts: Any) -> Any:
+        x = _decode(parts[:-1], packed, gates)
+        nothing = [None] * (len(parts) - 1)
+        return x, lambda gradient: (*nothing, tf.cast(gradient, tf.float32))
 
-    return unpacked(packed.payload, packed.link)
+    return unpacked(*packed.parts, packed.link)
 
 
 def gate(after: Sequence[Any]) -> Any:
@@ -199,19 +201,35 @@ def _table(numel: Any) -> Any:
     return np.array([[0, 0, numel, 0, 0]], np.int64)
 
 
-def _encode(x: Any, codec: Codec, numel: Any) -> Any:
+def _encode(x: Any, codec: Codec, numel: Any) -> list[Any]:
     decided, rng = _rounding(codec)
-    return decided.encode_bucket([x], None, _table(numel), rng)[0]
+    payload = decided.encode_bucket([x], None, _table(numel), rng)[0]
+    return _apart(payload, codec, numel) if isinstance(codec, FP8 | Quantize) else [payload]
 
 
-def _decode(payload: Any, packed: Packed, after: Sequence[Any]) -> Any:
-    if payload.dtype != tf.uint8:
-        return tf.cast(_wait(payload, after), packed.dtype)
+def _apart(payload: Any, codec: FP8 | Quantize, numel: Any) -> list[Any]:
+    """Scales, with the first byte of the codes, and the rest of these.
+
+    Of many a tensor the codes are a power of two, and with the scales somewhat more, for which
+    TensorFlow's allocator may take the next one: it leaves a chunk whole that is not twice as large
+    as what is asked for. So both are copied. At an aligned byte they would not be, but be a view of
+    the payload, which stayed.
+    """
+    bits = codec.bits if isinstance(codec, Quantize) else 8
+    size = tf.size(payload, tf.int64)
+    cut = tf.minimum(size - (tf.cast(numel, tf.int64) * bits + 7) // 8 + 1, size)
+    return [tf.concat([payload[:1], payload[1:cut]], 0), payload[cut:]]
+
+
+def _decode(parts: Sequence[Any], packed: Packed, after: Sequence[Any]) -> Any:
+    if parts[0].dtype != tf.uint8:
+        return tf.cast(_wait(parts[0], after), packed.dtype)
     assert packed.codec is not None
     flat = tf.is_tensor(packed.shape)
     numel = tf.reduce_prod(packed.shape) if flat else math.prod(packed.shape)
     shapes = [(numel,) if flat else packed.shape]
     with tf.control_dependencies(after):
+        payload = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
         outputs, _ = packed.codec.decode_bucket(
             payload, 1, _table(numel), 1.0, shapes, [packed.dtype.name]
         )

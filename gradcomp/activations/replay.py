@@ -51,12 +51,15 @@ def replay_kept(
 
         def gradient(upstream: Any) -> Any:
             with gate([upstream]):
-                sources = [*(get([upstream]) for get in kept), *map(here, given)]
-                with tf.GradientTape(watch_accessed_variables=False) as tape:
-                    tape.watch(sources)
-                    result = second(*sources)
-                gradients = tape.gradient(result, sources, upstream)
-            return [first_only(gradient) for gradient in gradients]
+                inputs, weights = [get([upstream]) for get in kept], [here(x) for x in given]
+                with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+                    tape.watch([*inputs, *weights])
+                    result = second(*inputs, *weights)
+                of_weights = tape.gradient(result, weights, upstream)
+                # One after the other: the inputs are gone before the layer below is computed on.
+                with gate(of_weights):
+                    of_inputs = tape.gradient(result, inputs, upstream)
+            return [first_only(gradient) for gradient in (*of_inputs, *of_weights)]
 
         return output, gradient
 

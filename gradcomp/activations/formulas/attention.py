@@ -1,4 +1,7 @@
-"""Attention: keeps q, k, v and the probabilities packed, and a bit for each that dropout kept."""
+"""Attention: keeps q, k and v packed, and a bit for each probability that dropout kept.
+
+The probabilities, of which there are as many as of all else together, follow from q and k.
+"""
 
 from __future__ import annotations
 
@@ -65,14 +68,14 @@ class _Attention:
             with not_packing():
                 p = self._probabilities(query, key, rest[: len(mask)])
             with record.stop_recording():
-                kept_p = keep(p, self._codec)
                 dropout, after = self._dropout(p, rest[len(mask) :])
             with not_packing():
                 context = self._combine(dropout(p, []), value)
 
             def gradient(upstream: Any, *_: Any) -> Any:
-                q, k, v, p = [get([upstream]) for get in (*kept, kept_p)]
+                q, k, v = [get([upstream]) for get in kept]
                 with gate([upstream]):
+                    p = self._probabilities(q, k, rest[: len(mask)])
                     gradients = self._gradients(q, k, v, p, dropout, upstream)
                 return [*map(first_only, gradients), *nothing]
 
@@ -118,10 +121,13 @@ class _Attention:
 
     def _gradients(self, q: Any, k: Any, v: Any, p: Any, dropout: Drop, upstream: Any) -> list[Any]:
         dropped = dropout(p, [upstream])
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=True) as tape:
             tape.watch([dropped, v])
             context = self._combine(dropped, v)
-        d_dropped, dv = tape.gradient(context, [dropped, v], upstream)
+        dv = tape.gradient(context, v, upstream)
+        # One after the other, as tensors of the size of p are most of what is worked on here.
+        with gate([dv]):
+            d_dropped = tape.gradient(context, dropped, upstream)
         dp = dropout(d_dropped, [d_dropped])
         axes = list(self._layer._softmax.axis)
         d_scores = p * (dp - tf.reduce_sum(dp * p, axes, keepdims=True))

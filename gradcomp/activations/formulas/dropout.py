@@ -56,7 +56,7 @@ def draw(layer: Any, call: Callable[..., Any], x: Any) -> tuple[Any, PackedCodes
 
 def drop(x: Any, kept: Any, rate: float) -> Any:
     """What is kept of `x`, scaled; as Keras computes it."""
-    return tf.where(kept, x * tf.constant(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))
+    return tf.where(kept, x, tf.zeros([], x.dtype)) * tf.constant(1 / (1 - rate), x.dtype)
 
 
 def again(layer: Any, call: Any, codec: Codec, inputs: Any, training: Any = False) -> Any:
