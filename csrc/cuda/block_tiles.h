@@ -58,11 +58,11 @@ struct Word {
   Int bytes;
   Int at;
 
-  // The quad in a plane: its first element, counted from the tile's first block, and its size.
+  // The quad in a plane: its first element, counted from the tile's first block, and how many there
+  // are from it on, as tensors.h counts.
   __device__ __forceinline__ Int At(int plane) const { return begin + plane * bytes + at; }
-  __device__ __forceinline__ int Count(int plane) const {
-    const Int left = min(bytes - at, size - plane * bytes - at);
-    return static_cast<int>(max(Int{0}, min(Int{4}, left)));
+  __device__ __forceinline__ Int Count(int plane) const {
+    return min(bytes - at, size - plane * bytes - at);
   }
 };
 
@@ -99,10 +99,10 @@ class BlockTile {
   // Whether it is the tile that writes its scales.
   __device__ __forceinline__ bool has_first_word() const { return first_word_ == 0; }
 
-  // Elements of block `block` of the tile.
+  // Elements of block `block` < blocks() of the tile.
   __device__ __forceinline__ Int SizeOf(int block) const {
     const int64_t left = length_ - (block_ + block) * block_size_;
-    return static_cast<Int>(max(int64_t{0}, min(int64_t{block_size_}, left)));
+    return static_cast<Int>(min(int64_t{block_size_}, left));
   }
   // The thread's word number `k`.
   __device__ __forceinline__ Word<Int> WordOf(int k) const {
@@ -122,23 +122,22 @@ class BlockTile {
   __device__ __forceinline__ int CodesSize() const {
     const Int last = BytesOf(SizeOf(blocks_ - 1));
     if constexpr (kLarge) {
-      return static_cast<int>(max(Int{0}, min(Int{Shape::kBytes}, last - 4 * first_word_)));
+      return static_cast<int>(min(Int{Shape::kBytes}, last - 4 * first_word_));
     } else {
       return (blocks_ - 1) * (block_size_ / Shape::kPlanes) + last;
     }
   }
   // The tile's elements, counted from its first block: runs of neighbours: those of whole blocks
-  // are one run, those of part of a block one in each plane, of kRun at most.
+  // are one run, those of part of a block one in each plane, of kRun at most. The last plane's may
+  // go on for up to kPlanes - 1 elements that do not exist.
   static constexpr int kRuns = kLarge ? Shape::kPlanes : 1;
   static constexpr int kRun = Shape::kElements / kRuns;
   __device__ __forceinline__ Int RunFirst(int run) const {
     return kLarge ? run * BytesOf(SizeOf(0)) + 4 * first_word_ : 0;
   }
-  __device__ __forceinline__ int RunSize(int run) const {
+  __device__ __forceinline__ int RunSize() const {
     if constexpr (kLarge) {
-      const Int size = SizeOf(0);
-      const Int left = min(size - run * BytesOf(size), BytesOf(size)) - 4 * first_word_;
-      return static_cast<int>(max(Int{0}, min(Int{kRun}, left)));
+      return CodesSize();  // a byte has a code of each plane
     } else {
       return (blocks_ - 1) * block_size_ + SizeOf(blocks_ - 1);
     }

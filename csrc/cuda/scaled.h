@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, Coder::kBits == 1 ? 2 : 3)
   if constexpr (Coder::kStochastic) {
     const RandomStream stream = StreamOf(rng, row.stream);
     for (int run = 0; run < Tile::kRuns; ++run) {
-      FillRandomBits(stream, row.start + tile.RunFirst(run), tile.RunSize(run),
+      FillRandomBits(stream, row.start + tile.RunFirst(run), tile.RunSize(),
                      reinterpret_cast<uint16_t*>(random) + run * Tile::kRun);
     }
   }
