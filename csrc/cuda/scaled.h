@@ -29,7 +29,7 @@
 namespace gradcomp::cuda {
 
 // Of blocks of a tile, the largest magnitude of each to largest[block], which holds 0 before; all
-// threads call it. magnitudes[k] is that of the thread's word k.
+// threads call it. magnitudes[k] is that of the thread's word k. `largest` has kMaxBlocks elements.
 template <typename Tile, int kWords>
 __device__ __forceinline__ void FindLargest(const Tile& tile, uint32_t (&magnitudes)[kWords],
                                             uint32_t* largest) {
@@ -41,10 +41,8 @@ __device__ __forceinline__ void FindLargest(const Tile& tile, uint32_t (&magnitu
     for (int with = 1; with < group; with *= 2) {
       magnitudes[k] = max(magnitudes[k], __shfl_xor_sync(kWholeWarp, magnitudes[k], with));
     }
-    const int block = tile.WordOf(k).block;
-    if (threadIdx.x % group == 0 && block < tile.blocks()) {
-      atomicMax(&largest[block], magnitudes[k]);
-    }
+    // Words beyond the tile's blocks add zeros where nobody reads.
+    if (threadIdx.x % group == 0) atomicMax(&largest[tile.WordOf(k).block], magnitudes[k]);
   }
 }
 
