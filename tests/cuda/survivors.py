@@ -14,6 +14,10 @@ class Survivor(NamedTuple):
 
 
 _INT = "no thread has elements beyond its tile; it keeps the number an int from 2^31 elements on"
+_IDLE = (
+    "a word without elements lies within the shared arrays, and nothing computed of it leaves them "
+    "or registers: the thread is spared the work"
+)
 
 SURVIVORS = (
     Survivor(
@@ -37,4 +41,6 @@ SURVIVORS = (
         "min(kMost, CeilDiv(row.length, kElements)) -> CeilDiv(row.length, kElements)",
         "more blocks share the same work, which is slower and not wrong",
     ),
+    Survivor("scaled.h", "word.size == 0", _IDLE),  # in the encoder
+    Survivor("scaled.h", "word.size == 0", _IDLE),  # in the decoder
 )
