@@ -17,7 +17,8 @@ L = keras.layers
 # How to make a layer, the shape of its input, `recompute`, and the bytes of its payloads.
 CASES = {
     "encoder": (Encoder, (4, 64, 8), None, None),
-    "encoder, again": (Encoder, (4, 64, 8), True, 2048 + 4 * 8),
+    # The input, and bits of the first run: two dropouts, and that of 4 · 2 · 64² probabilities.
+    "encoder, again": (Encoder, (4, 64, 8), True, 2048 + 4 * 8 + 2 * 256 + 4096),
     "relu": (*FORMULAS["dense relu"], None, 28 + 4 + 3),  # the input, and 20 bits
     "convolution": (*FORMULAS["conv2d"], None, 1080 + 4 * 5 + 25),
     "max pool": (*FORMULAS["max pool"], None, 60),  # 240 places of two bits

@@ -18,6 +18,7 @@ from gradcomp.activations.mode import not_packing
 from gradcomp.activations.pack import gate
 from gradcomp.activations.replay import replay_kept
 from gradcomp.codecs import Codec
+from gradcomp.xla import for_xla
 
 # Their gradient follows from what they return.
 _FROM_OUTPUT: dict[Any, Callable[..., Any]] = {
@@ -93,7 +94,8 @@ def from_input(function: Callable[[Any], Any], x: Any, codec: Codec) -> Any:
     """Keeps the packed input; backward computes the function, and its output, from that."""
     kept = keep(x, codec)
     second = function if codec.lossless else _FASTER.get(function, function)
-    if function in _SLOPES:
+    # XLA fuses primitives itself; with the formula it would keep more.
+    if function in _SLOPES and not for_xla():
         output = _sloped_by(_SLOPES[function], function, x, kept)
     else:
         output = replay_kept(function, [x], [kept], [], second)
