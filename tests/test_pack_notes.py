@@ -83,6 +83,20 @@ def reachable(function: Any, kinds: tuple[str, ...]) -> int:
     return sum(op.type in kinds for op in seen)
 
 
+def test_what_a_formula_and_a_second_run_need_is_kept_once() -> None:
+    inputs = keras.Input((8,))
+    both = [L.Dense(8)(inputs), L.BatchNormalization()(inputs)]
+    layer = gc.pack_activations(keras.Model(inputs, both), "quantize:bits=8")
+
+    @tf.function(input_signature=[tf.TensorSpec([4, 8])], autograph=False)
+    def run(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = sum(tf.reduce_sum(tf.square(y)) for y in layer(x, training=True))
+        return tape.gradient(loss, [v.value for v in layer.trainable_variables])
+
+    assert reachable(run.get_concrete_function(), ("GradcompEncode",)) == 1
+
+
 def test_what_is_known_is_not_computed_again() -> None:
     inputs = keras.Input((8,))
     y = L.Dropout(0.1, seed=1)(L.Dense(8)(L.Dense(8, activation="gelu")(inputs)))

@@ -21,7 +21,12 @@ from gradcomp.xla import for_xla
 
 @dataclass(frozen=True)
 class Notes:
-    """What one run left for the next, in the order in which layers need it."""
+    """What one run left for the next.
+
+    Attributes:
+      items: in the order in which layers need them.
+      made: False under XLA, where the next run makes them itself.
+    """
 
     items: list[Any] = field(default_factory=list)
     made: bool = True

@@ -176,8 +176,11 @@ def _saturating_cast(x: Any, dtype: Any) -> Any:
 
 
 def to_nearest(codec: Codec) -> Codec:
-    """`codec` for a tensor of which nothing is lost to one side: to nearest, if that is open."""
-    if isinstance(codec, Quantize) and codec.stochastic is None:
+    """`codec` for a tensor of which nothing is lost to one side: to nearest, if that is open.
+
+    Eight bits are rounded so anyway: the codec stays the same, and what is kept with it is found.
+    """
+    if isinstance(codec, Quantize) and codec.stochastic is None and codec.bits < 8:
         return Quantize(codec.bits, codec.block_size, stochastic=False)
     return codec
 
