@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from gradcomp.activations.mode import noted
 from gradcomp.kernels.bits import pack_bits, unpack_bits
 from gradcomp.xla import for_xla
 
@@ -55,19 +54,3 @@ def unpack_codes(packed: PackedCodes, after: Sequence[Any] = ()) -> Any:
     with tf.control_dependencies([tensor for tensor in after if tensor is not None]):
         codes = unpack_bits(packed.payload, packed.bits, packed.dims, packed.dtype)
     return tf.ensure_shape(codes, packed.shape)
-
-
-def noted_codes(make: Callable[[], Any], bits: int) -> tuple[Any, PackedCodes]:
-    """The codes that `make` makes, or made in the first run, and what is kept of them.
-
-    Args:
-      make: gives a bool tensor, or uint8 codes below 2**bits.
-    """
-    made: list[Any] = []
-
-    def pack() -> PackedCodes:
-        made.append(make())
-        return pack_codes(made[0], bits)
-
-    packed = noted(pack)
-    return made[0] if made else unpack_codes(packed), packed

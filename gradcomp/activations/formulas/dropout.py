@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from gradcomp.activations.gradient import with_gradient
-from gradcomp.activations.masks import PackedCodes, noted_codes, unpack_codes
+from gradcomp.activations.masks import PackedCodes, pack_codes, unpack_codes
+from gradcomp.activations.mode import noted
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
 from gradcomp.xla import for_xla
@@ -44,14 +45,15 @@ def draw(layer: Any, call: Callable[..., Any], x: Any) -> tuple[Any, PackedCodes
     """
     made: list[Any] = []
 
-    def drawn() -> Any:
+    def drawn() -> PackedCodes:
         made.append(tf.not_equal(call(tf.ones_like(x), training=True), 0))
-        return made[0]
+        return pack_codes(made[0], 1)
 
-    kept, packed = noted_codes(drawn, 1)
-    if not made:
-        layer.seed_generator.next()
-    return kept, packed
+    packed = noted(drawn)
+    if made:
+        return made[0], packed
+    layer.seed_generator.next()
+    return unpack_codes(packed), packed
 
 
 def drop(x: Any, kept: Any, rate: float) -> Any:

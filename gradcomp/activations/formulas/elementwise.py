@@ -13,8 +13,8 @@ from tensorflow.python.eager import record
 
 from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import Kept, first_only, keep, remember
-from gradcomp.activations.masks import code_width, noted_codes, unpack_codes
-from gradcomp.activations.mode import not_packing
+from gradcomp.activations.masks import code_width, pack_codes, unpack_codes
+from gradcomp.activations.mode import not_packing, noted
 from gradcomp.activations.pack import gate
 from gradcomp.activations.replay import replay_kept
 from gradcomp.codecs import Codec
@@ -144,7 +144,7 @@ def pieces(
     def run(x: Any) -> Any:
         with not_packing():
             y = function(x)
-        _, packed = noted_codes(lambda: piece(x, y), code_width(len(slopes)))
+        packed = noted(lambda: pack_codes(piece(x, y), code_width(len(slopes))))
 
         def gradient(dy: Any) -> Any:
             return _sloped(dy, unpack_codes(packed, [dy]), slopes)

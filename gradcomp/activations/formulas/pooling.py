@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from gradcomp.activations.gradient import with_gradient
-from gradcomp.activations.masks import code_width, noted_codes, unpack_codes
-from gradcomp.activations.mode import not_packing
+from gradcomp.activations.masks import PackedCodes, code_width, pack_codes, unpack_codes
+from gradcomp.activations.mode import not_packing, noted
 from gradcomp.activations.replay import replay
 from gradcomp.codecs import Codec
 from gradcomp.xla import for_xla
@@ -69,12 +69,12 @@ class _MaxPool:
                 )
                 origin = self._origins(y.shape[1:3], (height, width))
 
-            def in_window() -> Any:
+            def in_window() -> PackedCodes:
                 row, column = places // (width * channels), places // channels % width
                 code = (row - origin[0]) * self._window[1] + column - origin[1]
-                return tf.cast(code, tf.uint8)
+                return pack_codes(tf.cast(code, tf.uint8), self._bits)
 
-            _, packed = noted_codes(in_window, self._bits)
+            packed = noted(in_window)
 
             def gradient(dy: Any) -> Any:
                 code = tf.cast(unpack_codes(packed, [dy]), tf.int64)
