@@ -87,6 +87,11 @@ void TF_OpKernelContext_Failure(TF_OpKernelContext* context, TF_Status* status);
 void TF_GetInput(TF_OpKernelContext* context, int i, TF_Tensor** tensor, TF_Status* status);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext* context, int index, TF_DataType dtype,
                              const int64_t* dims, int num_dims, size_t len, TF_Status* status);
+TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext* context,
+                                           const int* candidate_input_indices,
+                                           int num_candidate_input_indices, int output_index,
+                                           const int64_t* output_dims, int output_num_dims,
+                                           int* forwarded_input, TF_Status* status);
 
 }  // extern "C"
 

@@ -181,6 +181,15 @@ bool Call::AllocateOutput(int index, TF_DataType type, const std::vector<int64_t
   return Ok();
 }
 
+bool Call::ForwardInput(int index, TensorPtr* input, TensorPtr* output) {
+  const std::vector<int64_t> dims = Dims(input->get());
+  input->reset();  // memory is handed on by who has it alone
+  output->reset(TF_ForwardInputOrAllocateOutput(context_, &index, 1, 0, dims.data(),
+                                                static_cast<int>(dims.size()), nullptr,
+                                                status_.get()));
+  return Ok() && GetInput(index, input);
+}
+
 std::vector<int64_t> Dims(const TF_Tensor* tensor) {
   std::vector<int64_t> dims(TF_NumDims(tensor));
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = TF_Dim(tensor, static_cast<int>(i));

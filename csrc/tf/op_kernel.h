@@ -87,6 +87,9 @@ class Call : public Reporter<TF_OpKernelContext, TF_OpKernelContext_Failure> {
 
   bool AllocateOutput(int index, TF_DataType type, const std::vector<int64_t>& dims,
                       TensorPtr* tensor);
+  // An output like input `index`, in the input's own memory if nobody else has it. `*input` is to
+  // be taken from here: it comes to the caller with the output.
+  bool ForwardInput(int index, TensorPtr* input, TensorPtr* output);
 };
 
 TF_DataType ToTensorFlow(DType dtype);
@@ -139,6 +142,7 @@ void RegisterCpuKernel(const char* op) {
 
 void RegisterBucketKernels();
 void RegisterBitsKernels();
+void RegisterDropoutKernels();
 
 }  // namespace gradcomp::tf
 

@@ -63,8 +63,15 @@ bool RegisterAll() {
              {"packed: uint8"});
   RegisterOp("GradcompUnpackBits", {"T: {bool, uint8}", "bits: int"},
              {"packed: uint8", "dims: int64"}, {"codes: T"});
+  // Which elements dropout keeps of a tensor of shape dims, a bit each; core/dropout.h says how.
+  RegisterOp("GradcompDrawMask", {"fraction_bits: int", "threshold: int"},
+             {"key: uint64", "counter: uint64", "dims: int64"}, {"packed: uint8"});
+  // x * scale where the element's bit is set, else 0.
+  RegisterOp("GradcompApplyMask", {"T: {float, half, bfloat16}"},
+             {"x: T", "packed: uint8", "scale: float"}, {"y: T"});
   RegisterBucketKernels();
   RegisterBitsKernels();
+  RegisterDropoutKernels();
   return true;
 }
 

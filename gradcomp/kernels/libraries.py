@@ -21,6 +21,8 @@ _OPS = (
     "gradcomp_encode",
     "gradcomp_reduce",
     "gradcomp_decode",
+    "gradcomp_apply_mask",
+    "gradcomp_draw_mask",
     "gradcomp_pack_bits",
     "gradcomp_unpack_bits",
 )
