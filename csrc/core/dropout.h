@@ -1,5 +1,6 @@
 // Dropout by counter-based random bits: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random
-// numbers: as easy as 1, 2, 3; SC 2011), and the elements that TensorFlow's stateless dropout keeps.
+// numbers: as easy as 1, 2, 3; SC 2011), and the elements that TensorFlow's stateless dropout
+// keeps.
 
 #ifndef GRADCOMP_CORE_DROPOUT_H_
 #define GRADCOMP_CORE_DROPOUT_H_
@@ -33,7 +34,7 @@ GRADCOMP_INLINE void Philox4x32(const uint32_t (&key)[2], const uint32_t (&count
 // number of that many bits in [0, 1), as StatelessRandomUniformV2 makes it, is the rate or more.
 struct MaskDraw {
   uint64_t key;
-  uint64_t counter[2];     // low word first
+  uint64_t counter[2];    // low word first
   int32_t fraction_bits;  // 23 for float32, 10 for float16, 7 for bfloat16
   uint32_t threshold;     // rate · 2^fraction_bits, rounded up
 };

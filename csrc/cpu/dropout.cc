@@ -7,14 +7,15 @@
 #include "core/float_bits.h"
 #include "core/macros.h"
 #include "cpu/elements.h"
+#include "cpu/float_control.h"
 #include "cpu/simd.h"
 #include "cpu/threads.h"
 
 namespace gradcomp {
 namespace {
 
-constexpr int kLanes = 16;           // counters of a vector
-constexpr int kGroup = 4 * kLanes;   // the elements that they draw for
+constexpr int kLanes = 16;          // counters of a vector
+constexpr int kGroup = 4 * kLanes;  // the elements that they draw for
 constexpr int kGroupBytes = kGroup / 8;
 
 GRADCOMP_INLINE void DrawGroup(const MaskDraw& draw, uint64_t group, uint8_t* packed) {
@@ -47,18 +48,29 @@ GRADCOMP_INLINE void Narrow(float x, Float32* y) { y->value = x; }
 GRADCOMP_INLINE void Narrow(float x, Float16* y) { y->bits = HalfFromFloat(x); }
 GRADCOMP_INLINE void Narrow(float x, BFloat16* y) { y->bits = BFloat16FromFloat(x); }
 
+// A table, as not all instruction sets shift each element by a number of its own.
+constexpr uint32_t kBit[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
+                               1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
+                               1u << 12, 1u << 13, 1u << 14, 1u << 15};
+
+template <class Element>
+GRADCOMP_INLINE void ApplyWord(const Element* x, uint32_t word, float scale, Element* y) {
+  float made[16];  // all are read before one is written: y may be x
+  for (int j = 0; j < 16; ++j) {
+    made[j] = MaskedFloat(Widen(x[j]), (word & kBit[j]) != 0, scale);
+  }
+  for (int j = 0; j < 16; ++j) Narrow(made[j], &y[j]);
+}
+
 template <class Element>
 GRADCOMP_INLINE void Apply(const Element* x, const uint8_t* packed, int64_t n, float scale,
                            Element* y) {
-  const int64_t whole = n / 8;
-#pragma GCC ivdep  // y may be x, element for element
+  const int64_t whole = n / 16;
   for (int64_t i = 0; i < whole; ++i) {
-    const uint32_t eight = packed[i];
-    float made[8];
-    for (int j = 0; j < 8; ++j) made[j] = MaskedFloat(Widen(x[8 * i + j]), eight >> j & 1, scale);
-    for (int j = 0; j < 8; ++j) Narrow(made[j], &y[8 * i + j]);
+    ApplyWord(x + 16 * i, packed[2 * i] | static_cast<uint32_t>(packed[2 * i + 1]) << 8, scale,
+              y + 16 * i);
   }
-  for (int64_t i = 8 * whole; i < n; ++i) {
+  for (int64_t i = 16 * whole; i < n; ++i) {
     Narrow(MaskedFloat(Widen(x[i]), packed[i / 8] >> (i % 8) & 1, scale), &y[i]);
   }
 }
@@ -92,15 +104,14 @@ void ForEachRun(int64_t n, const Run& run) {
 }  // namespace
 
 void DrawMask(const MaskDraw& draw, int64_t n, uint8_t* packed) {
-  ForEachRun(n, [&](int64_t first, int64_t count) {
-    DrawRun(draw, first, count, packed + first / 8);
-  });
+  ForEachRun(
+      n, [&](int64_t first, int64_t count) { DrawRun(draw, first, count, packed + first / 8); });
 }
 
 void ApplyMask(DType dtype, const void* x, const uint8_t* packed, int64_t n, float scale, void* y) {
-  ForEachRun(n, [&](int64_t first, int64_t count) {
-    ApplyRun(dtype, x, packed, first, count, scale, y);
-  });
+  const DefaultFloatControl float_control;
+  ForEachRun(
+      n, [&](int64_t first, int64_t count) { ApplyRun(dtype, x, packed, first, count, scale, y); });
 }
 
 }  // namespace gradcomp

@@ -184,9 +184,8 @@ bool Call::AllocateOutput(int index, TF_DataType type, const std::vector<int64_t
 bool Call::ForwardInput(int index, TensorPtr* input, TensorPtr* output) {
   const std::vector<int64_t> dims = Dims(input->get());
   input->reset();  // memory is handed on by who has it alone
-  output->reset(TF_ForwardInputOrAllocateOutput(context_, &index, 1, 0, dims.data(),
-                                                static_cast<int>(dims.size()), nullptr,
-                                                status_.get()));
+  output->reset(TF_ForwardInputOrAllocateOutput(
+      context_, &index, 1, 0, dims.data(), static_cast<int>(dims.size()), nullptr, status_.get()));
   return Ok() && GetInput(index, input);
 }
 
