@@ -112,7 +112,7 @@ def test_what_is_known_is_not_computed_again() -> None:
 
         return reachable(run.get_concrete_function(), kinds)
 
-    draws = ("StatelessRandomUniformV2",)
+    draws = ("StatelessRandomUniformV2", "GradcompDrawMask")
     plain = ops(block, ("MatMul",)), ops(block, draws)
     packed = gc.pack_activations(block, "fp16", True)
     assert plain == (6, 1)

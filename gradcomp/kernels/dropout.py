@@ -10,6 +10,8 @@ import numpy as np
 from gradcomp.kernels.gpu import beside
 from gradcomp.kernels.libraries import import_tensorflow, load_ops
 
+# The dtypes that have masks.
+MASKED = ("float32", "float16", "bfloat16")
 # Bits of a uniform number in [0, 1), as TensorFlow draws one of each dtype.
 _FRACTION_BITS = {"float32": 23, "float16": 10, "bfloat16": 7}
 

@@ -5,7 +5,7 @@ The probabilities, of which there are as many as of all else together, follow fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,14 +16,13 @@ from tensorflow.python.eager import record
 from gradcomp.activations.formulas.dropout import draw, drop, keeps_bits
 from gradcomp.activations.gradient import with_gradient
 from gradcomp.activations.keep import first_only, keep
-from gradcomp.activations.masks import unpack_codes
 from gradcomp.activations.mode import not_packing, plain
 from gradcomp.activations.pack import gate
 from gradcomp.activations.recompute import Scope, read
 from gradcomp.codecs import Codec
 
-# A tensor after dropout; in backward, once the tensors that it is given are there.
-Drop = Callable[[Any, Sequence[Any]], Any]
+# A tensor after dropout.
+Drop = Callable[[Any], Any]
 
 
 def attention(
@@ -70,7 +69,7 @@ class _Attention:
             with record.stop_recording():
                 dropout, after = self._dropout(p, rest[len(mask) :])
             with not_packing():
-                context = self._combine(dropout(p, []), value)
+                context = self._combine(dropout(p), value)
 
             def gradient(upstream: Any, *_: Any) -> Any:
                 q, k, v = [get([upstream]) for get in kept]
@@ -100,27 +99,24 @@ class _Attention:
     def _dropout(self, p: Any, seed: Any) -> tuple[Drop, list[Any]]:
         """The dropout of tensors like `p` that `seed` stands for, and the seeds that come next."""
         if self._seed is None:
-            return lambda x, after: x, []
+            return lambda x: x, []
         layer = self._layer._dropout_layer
 
         def with_seed(run: Callable[[], Any]) -> tuple[Any, Any]:
             with Scope([(self._seed, *seed)]) as scope:
                 return run(), scope.get_current_value(self._seed)
 
-        def drop_again(x: Any, after: Sequence[Any]) -> Any:
+        def drop_again(x: Any) -> Any:
             with plain():
                 return with_seed(lambda: layer(x, training=True))[0]
 
-        def drop_by_bits(x: Any, after: Sequence[Any]) -> Any:
-            return drop(x, unpack_codes(packed, after) if after else kept, layer.rate)
-
-        if not keeps_bits(layer.rate):
+        if not keeps_bits(layer.rate, p.dtype):
             return drop_again, [with_seed(layer.seed_generator.next)[1]]
-        (kept, packed), after = with_seed(lambda: draw(layer, layer, p))
-        return drop_by_bits, [after]
+        mask, after = with_seed(lambda: draw(layer, p))
+        return lambda x: drop(x, mask, layer.rate), [after]
 
     def _gradients(self, q: Any, k: Any, v: Any, p: Any, dropout: Drop, upstream: Any) -> list[Any]:
-        dropped = dropout(p, [upstream])
+        dropped = dropout(p)
         with tf.GradientTape(persistent=True) as tape:
             tape.watch([dropped, v])
             context = self._combine(dropped, v)
@@ -128,7 +124,7 @@ class _Attention:
         # One after the other, as tensors of the size of p are most of what is worked on here.
         with gate([dv]):
             d_dropped = tape.gradient(context, dropped, upstream)
-        dp = dropout(d_dropped, [d_dropped])
+        dp = dropout(d_dropped)
         axes = list(self._layer._softmax.axis)
         d_scores = p * (dp - tf.reduce_sum(dp * p, axes, keepdims=True))
         with tf.GradientTape() as tape:

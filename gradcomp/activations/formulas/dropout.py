@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from gradcomp.activations.gradient import with_gradient
-from gradcomp.activations.masks import PackedCodes, pack_codes, unpack_codes
 from gradcomp.activations.mode import noted
+from gradcomp.activations.pack import gate
 from gradcomp.activations.recompute import layer_call, recompute
 from gradcomp.codecs import Codec
+from gradcomp.kernels.dropout import MASKED, apply_mask, draw_mask
 from gradcomp.xla import for_xla
 
 
@@ -20,45 +20,42 @@ def dropout(layer: Any, call: Any, codec: Codec, inputs: Any, training: Any = Fa
     """`Dropout`: one bit an element, as random numbers cost more to draw again than to keep."""
     if not training or not layer.rate:
         return call(inputs, training=training)
-    if not keeps_bits(layer.rate) or layer.noise_shape is not None:
+    if not keeps_bits(layer.rate, inputs.dtype) or layer.noise_shape is not None:
         return again(layer, call, codec, inputs, training)
-    kept, packed = draw(layer, call, inputs)
+    mask = draw(layer, inputs)
 
-    def run(x: Any, kept: Any) -> Any:
+    def run(x: Any, mask: Any) -> Any:
         def gradient(dy: Any) -> Any:
-            return drop(dy, unpack_codes(packed, [dy]), layer.rate), None
+            with gate([dy]):
+                return drop(dy, mask, layer.rate), None
 
-        return drop(x, kept, layer.rate), gradient
+        return drop(x, mask, layer.rate), gradient
 
-    return with_gradient(run, [inputs], [kept])
+    return with_gradient(run, [inputs], [mask])
 
 
-def keeps_bits(rate: float) -> bool:
+def keeps_bits(rate: float, dtype: Any) -> bool:
     """Whether bits are kept: XLA has no kernel for them, and draws fast."""
-    return rate < 1 and not for_xla()
+    return rate < 1 and dtype.name in MASKED and not for_xla()
 
 
-def draw(layer: Any, call: Callable[..., Any], x: Any) -> tuple[Any, PackedCodes]:
-    """bool, which elements of a tensor like `x` live, and what is kept of them.
+def draw(layer: Any, x: Any) -> Any:
+    """uint8, a bit for each element of `x`, set where it lives: those that Keras lets live.
 
     A second run has those of the first, and the layer's seeds go on as in that.
     """
-    made: list[Any] = []
-
-    def drawn() -> PackedCodes:
-        made.append(tf.not_equal(call(tf.ones_like(x), training=True), 0))
-        return pack_codes(made[0], 1)
-
-    packed = noted(drawn)
-    if made:
-        return made[0], packed
-    layer.seed_generator.next()
-    return unpack_codes(packed), packed
+    seed = layer.seed_generator.next()
+    return noted(lambda: draw_mask(_int32(seed), x, layer.rate))
 
 
-def drop(x: Any, kept: Any, rate: float) -> Any:
-    """What is kept of `x`, scaled; as Keras computes it."""
-    return tf.where(kept, x, tf.zeros([], x.dtype)) * tf.constant(1 / (1 - rate), x.dtype)
+def drop(x: Any, mask: Any, rate: float) -> Any:
+    """What lives of `x`, scaled."""
+    return apply_mask(x, mask, 1 / (1 - rate))
+
+
+def _int32(seed: Any) -> Any:
+    """As Keras gives seeds to TensorFlow, which has no place for others on a GPU."""
+    return seed if seed.dtype == tf.int32 else tf.cast(seed % (tf.int32.max - 1), tf.int32)
 
 
 def again(layer: Any, call: Any, codec: Codec, inputs: Any, training: Any = False) -> Any:

@@ -41,11 +41,11 @@ class _Normalization:
         def normalize(x: Any, *weights: Any) -> Any:
             gamma, beta = self._both(present, weights)
             with not_packing():
-                y = ops.layer_normalization(x, gamma, beta, layer.axis, layer.epsilon)
                 wide = tf.cast(x, tf.float32)
                 mean, variance = ops.moments(wide, self._axes, keepdims=True)
                 inverse = tf.math.rsqrt(variance + layer.epsilon)
                 normal = (wide - mean) * inverse
+                y = self._scaled(normal, gamma, beta)
             with record.stop_recording():
                 # Of mean 0 in every row: rounding at random would only add noise.
                 kept = keep(normal, to_nearest(self._codec))
@@ -67,9 +67,7 @@ class _Normalization:
         gamma, beta = self._both(present, weights)
 
         def again(after: Sequence[Any]) -> Any:
-            y = kept_normal[-1](after)
-            y = y if gamma is None else y * self._wide(gamma)
-            return tf.cast(y if beta is None else y + self._wide(beta), output.dtype)
+            return tf.cast(self._scaled(kept_normal[-1](after), gamma, beta), output.dtype)
 
         remember(output, self._codec, again)
         return output
@@ -78,6 +76,10 @@ class _Normalization:
     def _both(present: list[bool], weights: Sequence[Any]) -> list[Any]:
         left = iter(weights)
         return [next(left) if there else None for there in present]
+
+    def _scaled(self, normal: Any, gamma: Any, beta: Any) -> Any:
+        y = normal if gamma is None else normal * self._wide(gamma)
+        return y if beta is None else y + self._wide(beta)
 
     def _wide(self, weight: Any) -> Any:
         return tf.reshape(tf.cast(weight, tf.float32), self._shape)
