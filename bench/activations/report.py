@@ -12,6 +12,8 @@ import matplotlib
 matplotlib.use("Agg")  # draws to files, needs no display
 
 from matplotlib import pyplot
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from rich.table import Table
 
 from bench.activations.methods import AUTO, RECOMPUTED
@@ -76,9 +78,9 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
         1, len(models), figsize=(7.5 * len(models), 6), dpi=130, layout="constrained", squeeze=False
     )
     for axes, model in zip(planes[0], models, strict=True):
-        for row in rows:
-            if row.model == model and not row.failure:
-                _draw(axes, row)
+        shown = [row for row in rows if row.model == model and not row.failure]
+        for row in shown:
+            axes.plot(row.time, row.memory, "o", color=_colour(row.method))
         axes.set_title(model, loc="left", fontsize=12)
         axes.set_xlabel("time of a step ÷ plain", color=_GREY)
         axes.set_ylabel("memory above the model's own ÷ plain", color=_GREY)
@@ -86,19 +88,47 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors=_GREY)
         axes.grid(color="#000000", alpha=0.08)
+        axes.margins(x=0.15)
+        figure.canvas.draw()  # now places are known
+        _name_all(axes, shown)
     figure.savefig(path)
     pyplot.close(figure)
 
 
-def _draw(axes: pyplot.Axes, row: Row) -> None:
-    if row.method.startswith(AUTO):
-        kind = "auto"
-    elif row.method.endswith(RECOMPUTED):
-        kind = "recompute"
-    else:
-        kind = "formulas" if row.method in _OURS else "theirs"
-    axes.plot(row.time, row.memory, "o", color=_COLOURS[kind])
-    at = (row.time, row.memory)
-    axes.annotate(
-        row.method, at, (5, 4), textcoords="offset points", fontsize=8, color=_COLOURS[kind]
-    )
+def _colour(method: str) -> str:
+    if method.startswith(AUTO):
+        return _COLOURS["auto"]
+    if method.endswith(RECOMPUTED):
+        return _COLOURS["recompute"]
+    return _COLOURS["formulas" if method in _OURS else "theirs"]
+
+
+def _name_all(axes: pyplot.Axes, rows: Sequence[Row]) -> None:
+    """Writes each point's name beside it, where it covers no other name and no point."""
+    points = [axes.transData.transform((row.time, row.memory)) for row in rows]
+    taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in points]
+    # Close by first; to the right before to the left.
+    places = [
+        (side * (6 + abs(up) / 2), up)
+        for up in (0, 7, -7, 14, -14, 22, -22, 30, -30, 40, -40, 50, -50, 60, -60)
+        for side in (1, -1)
+    ]
+    for row in sorted(rows, key=lambda row: row.memory):
+        for at in places:
+            name = axes.annotate(
+                row.method,
+                (row.time, row.memory),
+                xytext=at,
+                textcoords="offset points",
+                ha="left" if at[0] > 0 else "right",
+                va="center",
+                fontsize=8,
+                color=_colour(row.method),
+                arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.6},
+            )
+            name.update_positions(axes.figure.canvas.get_renderer())
+            box = Text.get_window_extent(name)  # without the line
+            if at == places[-1] or not any(box.overlaps(other) for other in taken):
+                break
+            name.remove()
+        taken.append(box.padded(4))
