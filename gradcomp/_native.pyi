@@ -91,6 +91,29 @@ def pack_bits(codes: NDArray[uint8], bits: int, packed: NDArray[uint8]) -> None:
 def unpack_bits(packed: NDArray[uint8], bits: int, codes: NDArray[uint8]) -> None:
     """Reads as many codes as there is room for."""
 
+def draw_mask(
+    key: int,
+    counter: tuple[int, int],
+    fraction_bits: int,
+    threshold: int,
+    numel: int,
+    packed: NDArray[uint8],
+) -> None:
+    """Writes a bit for each of `numel` elements, set if dropout keeps it: `reference.draw_mask`."""
+
+def apply_mask(x: NDArray[Any], packed: NDArray[uint8], scale: float, y: NDArray[Any]) -> None:
+    """Writes x * scale where the element's bit is set, else 0; `y` may be `x`.
+
+    Args:
+      x: float32, float16 or bfloat16.
+      y: as `x`.
+    """
+
+def philox4x32(
+    key: tuple[int, int], counter: tuple[int, int, int, int]
+) -> tuple[int, int, int, int]:
+    """The words of the generator that masks are drawn by, for known-answer tests."""
+
 def set_num_threads(count: int) -> None:
     """How many threads work on kernels at once, callers included; 1 until it is set."""
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/float_bits.h"
 #include "core/macros.h"
 
 namespace gradcomp {
@@ -39,6 +40,12 @@ struct MaskDraw {
   uint32_t threshold;     // rate · 2^fraction_bits, rounded up
 };
 
+// Whether a MaskDraw may have these.
+constexpr bool IsMaskDraw(int64_t fraction_bits, int64_t threshold) {
+  return fraction_bits >= 1 && fraction_bits <= 23 && threshold >= 0 &&
+         threshold <= int64_t{1} << fraction_bits;
+}
+
 // Bit w is set if element 4 * group + w is kept.
 GRADCOMP_INLINE uint32_t KeptOfFour(const MaskDraw& draw, uint64_t group) {
   const uint64_t low = draw.counter[0] + group;
@@ -59,7 +66,7 @@ GRADCOMP_INLINE uint32_t KeptOfFour(const MaskDraw& draw, uint64_t group) {
 
 // What becomes of an element: scaled if it is kept, else 0 whatever it was.
 GRADCOMP_INLINE float MaskedFloat(float x, bool kept, float scale) {
-  return kept ? x * scale : 0.0f;
+  return kept ? Canonical(x * scale) : 0.0f;
 }
 
 }  // namespace gradcomp

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "core/bits.h"
+#include "core/dropout.h"
 #include "core/threefry.h"
 #include "cpu/bits.h"
 #include "cpu/bucket.h"
+#include "cpu/dropout.h"
 #include "cpu/elias_fano.h"
 #include "cpu/segments.h"
 #include "cpu/threads.h"
@@ -148,16 +150,21 @@ void DecodePositions(const py::array& bytes, int64_t n, const py::array& positio
   }
 }
 
+// ValueError unless `packed` is as long as n codes are.
+void CheckPacked(const py::array& packed, int64_t n, int bits) {
+  const int64_t size = PackedSize(n, bits);
+  if (packed.size() != size) {
+    throw py::value_error("packed has " + std::to_string(packed.size()) + " elements, not " +
+                          std::to_string(size));
+  }
+}
+
 // How many codes of `bits` bits `codes` has; ValueError unless `packed` is as long as they are.
 int64_t CheckCodes(const py::array& codes, const py::array& packed, int64_t bits) {
   if (!IsCodeWidth(bits)) {
     throw py::value_error("bits is " + std::to_string(bits) + ", not 1, 2, 4 or 8");
   }
-  const int64_t size = PackedSize(codes.size(), static_cast<int>(bits));
-  if (packed.size() != size) {
-    throw py::value_error("packed has " + std::to_string(packed.size()) + " elements, not " +
-                          std::to_string(size));
-  }
+  CheckPacked(packed, codes.size(), static_cast<int>(bits));
   return codes.size();
 }
 
@@ -176,6 +183,49 @@ void UnpackBits(const py::array& packed, int64_t bits, const py::array& codes) {
   auto* out = static_cast<uint8_t*>(const_cast<void*>(codes.data()));
   const py::gil_scoped_release release;
   UnpackCodes(in.data, n, static_cast<int>(bits), out);
+}
+
+std::array<uint32_t, 4> PhiloxWords(const std::array<uint32_t, 2>& key,
+                                    const std::array<uint32_t, 4>& counter) {
+  const uint32_t k[2] = {key[0], key[1]};
+  const uint32_t c[4] = {counter[0], counter[1], counter[2], counter[3]};
+  uint32_t out[4];
+  Philox4x32(k, c, out);
+  return {out[0], out[1], out[2], out[3]};
+}
+
+void DrawMaskArray(uint64_t key, const std::array<uint64_t, 2>& counter, int64_t fraction_bits,
+                   int64_t threshold, int64_t n, const py::array& packed) {
+  if (!IsMaskDraw(fraction_bits, threshold)) {
+    throw py::value_error("fraction_bits is " + std::to_string(fraction_bits) +
+                          ", not 1 to 23, or threshold is " + std::to_string(threshold) +
+                          ", not 0 to 2^fraction_bits");
+  }
+  if (n < 0) throw py::value_error("numel is " + std::to_string(n) + ", a negative number");
+  const Bytes out = Payload(packed, "packed", Access::kWrite);
+  CheckPacked(packed, n, 1);
+  const py::gil_scoped_release release;
+  DrawMask({key,
+            {counter[0], counter[1]},
+            static_cast<int32_t>(fraction_bits),
+            static_cast<uint32_t>(threshold)},
+           n, out.data);
+}
+
+void ApplyMaskArrays(const py::array& x, const py::array& packed, double scale,
+                     const py::array& y) {
+  const DType dtype = ParseDType(x, "x");
+  CheckLayout(x, "x", Access::kRead);
+  const Bytes in = Payload(packed, "packed", Access::kRead);
+  CheckPacked(packed, x.size(), 1);
+  CheckLayout(y, "y", Access::kWrite);
+  if (ParseDType(y, "y") != dtype || y.size() != x.size()) {
+    throw py::value_error("y has " + std::to_string(y.size()) + " elements of " + DTypeName(y) +
+                          ", not " + std::to_string(x.size()) + " of " + DTypeName(x));
+  }
+  auto* out = const_cast<void*>(y.data());
+  const py::gil_scoped_release release;
+  ApplyMask(dtype, x.data(), in.data, x.size(), static_cast<float>(scale), out);
 }
 
 }  // namespace
@@ -199,6 +249,11 @@ PYBIND11_MODULE(_native, module) {
              py::arg("positions"));
   module.def("pack_bits", &PackBits, py::arg("codes"), py::arg("bits"), py::arg("packed"));
   module.def("unpack_bits", &UnpackBits, py::arg("packed"), py::arg("bits"), py::arg("codes"));
+  module.def("draw_mask", &DrawMaskArray, py::arg("key"), py::arg("counter"),
+             py::arg("fraction_bits"), py::arg("threshold"), py::arg("numel"), py::arg("packed"));
+  module.def("apply_mask", &ApplyMaskArrays, py::arg("x"), py::arg("packed"), py::arg("scale"),
+             py::arg("y"));
+  module.def("philox4x32", &PhiloxWords, py::arg("key"), py::arg("counter"));
   module.def("set_num_threads", &SetNumThreads, py::arg("count"));
   module.def("threefry4x32", &ThreefryWords, py::arg("key"), py::arg("counter"), py::arg("rounds"));
 }

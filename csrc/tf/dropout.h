@@ -9,6 +9,7 @@
 
 #include "core/bits.h"
 #include "core/codec.h"
+#include "core/dropout.h"
 #include "tf/op_kernel.h"
 
 namespace gradcomp::tf {
@@ -20,13 +21,11 @@ class DrawMaskKernel {
   bool Init(Attrs& attrs) {
     int64_t bits = 0, threshold = 0;
     if (!attrs.Get("fraction_bits", &bits) || !attrs.Get("threshold", &threshold)) return false;
-    if (bits < 1 || bits > 23) {
-      return attrs.Fail(kInvalidArgument,
-                        "fraction_bits is " + std::to_string(bits) + ", not 1 to 23");
-    }
-    if (threshold < 0 || threshold > int64_t{1} << bits) {
-      return attrs.Fail(kInvalidArgument, "threshold is " + std::to_string(threshold) +
-                                              ", not 0 to 2^" + std::to_string(bits));
+    if (!IsMaskDraw(bits, threshold)) {
+      return attrs.Fail(kInvalidArgument, "fraction_bits is " + std::to_string(bits) +
+                                              ", not 1 to 23, or threshold is " +
+                                              std::to_string(threshold) + ", not 0 to 2^" +
+                                              std::to_string(bits));
     }
     fraction_bits_ = static_cast<int>(bits);
     threshold_ = static_cast<uint32_t>(threshold);

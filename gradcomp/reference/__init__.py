@@ -2,6 +2,7 @@
 
 from gradcomp.reference.bits import pack_bits, unpack_bits
 from gradcomp.reference.bucket import decode, encode, reduce
+from gradcomp.reference.dropout import apply_mask, draw_mask, philox4x32
 from gradcomp.reference.elias_fano import elias_fano_decode, elias_fano_encode
 from gradcomp.reference.float8 import float8_decode, float8_encode
 from gradcomp.reference.floats import Floats, Payload, cast_decode, cast_encode
@@ -18,10 +19,12 @@ __all__ = [
     "Payload",
     "SegmentCodec",
     "Stream",
+    "apply_mask",
     "cast_decode",
     "cast_encode",
     "check_params",
     "decode",
+    "draw_mask",
     "elias_fano_decode",
     "elias_fano_encode",
     "encode",
@@ -29,6 +32,7 @@ __all__ = [
     "float8_encode",
     "pack_bits",
     "payload_size",
+    "philox4x32",
     "quantize_decode",
     "quantize_encode",
     "reduce",

@@ -10,52 +10,14 @@
 
 #include "cpu/bucket.h"
 #include "cpu/threads.h"
+#include "dropout_sweep.h"
 #include "support.h"
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 namespace gradcomp::test {
 namespace {
 
 constexpr Rng kRng = {0x0123456789abcdef, 42, 3, 0};
 constexpr Rng kRngReduce = {0x0123456789abcdef, 42, 3, 1};
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
-int64_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
-
-// Rounds upwards and flushes subnormals, as a caller might, for the length of an operation.
-class HostileFloatControl {
- public:
-#if defined(__x86_64__)
-  HostileFloatControl() : saved_(_mm_getcsr()) { _mm_setcsr(kHostile); }
-  ~HostileFloatControl() {
-    CHECK((_mm_getcsr() & ~0x3fu) == kHostile);
-    _mm_setcsr(saved_);
-  }
-
- private:
-  static constexpr unsigned kHostile = 0x1f80 | 0x8000 | 0x0040 | 0x4000;
-  unsigned saved_;
-#elif defined(__aarch64__)
-  HostileFloatControl() : saved_(Get()) { Set(kHostile); }
-  ~HostileFloatControl() {
-    CHECK(Get() == kHostile);
-    Set(saved_);
-  }
-
- private:
-  static constexpr uint64_t kHostile = 1 << 24 | 1 << 22;
-  static uint64_t Get() {
-    uint64_t word;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(word));
-    return word;
-  }
-  static void Set(uint64_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word)); }
-  uint64_t saved_;
-#endif
-};
 
 // One bucket: tensors of one dtype, their residuals, and a table that covers them.
 struct Bucket {
@@ -80,13 +42,7 @@ Bucket MakeBucket(const Codec& codec, std::vector<int64_t> numels, Random* rando
     for (int64_t i = 0; i < numel; ++i) {
       const float x = Number(random->Below(50) == 0 ? 4 : kind, random);
       const float r = Number(kind, random);
-      const uint16_t narrow =
-          bucket.dtype == DType::kFloat16 ? HalfFromFloat(x) : BFloat16FromFloat(x);
-      if (bucket.dtype == DType::kFloat32) {
-        std::memcpy(gradient.data() + 4 * i, &x, 4);
-      } else {
-        std::memcpy(gradient.data() + 2 * i, &narrow, 2);
-      }
+      Store(gradient, bucket.dtype, i, x);
       std::memcpy(residual.data() + 4 * i, &r, 4);
     }
     bucket.gradients.push_back(std::move(gradient));
@@ -265,6 +221,7 @@ int Main(int argc, char** argv) {
     SweepBucket(codecs[i], {3, 2 * kTaskElements + 1}, &random, &digest);
     SweepBucket(codecs[i], std::vector<int64_t>(50, 1500), &random, &digest);
   }
+  SweepDropout(2 * kTaskElements + 1, &random, &digest);
   return 0;
 #endif
   for (const Codec& codec : AllCodecs()) {
@@ -281,6 +238,10 @@ int Main(int argc, char** argv) {
     SweepBucket(codec, {140003}, &random, &digest);
     SweepBucket(codec, {3, kTaskElements, kTaskElements + 1}, &random, &digest);
     SweepBucket(codec, std::vector<int64_t>(90, 1500), &random, &digest);
+  }
+  for (int64_t numel = 0; numel <= 130; ++numel) SweepDropout(numel, &random, &digest);
+  for (const int64_t numel : {1023, 1025, 65535, 65536, 65537, 200007}) {
+    SweepDropout(numel, &random, &digest);
   }
   char hex[17];
   std::snprintf(hex, sizeof(hex), "%016llx", static_cast<unsigned long long>(digest.value()));

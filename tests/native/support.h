@@ -9,7 +9,12 @@
 #include <cstring>
 #include <memory>
 
+#include "core/codec.h"
 #include "core/float_bits.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 // Ends the program unless `condition` holds, in every kind of build.
 #define CHECK(condition)                                                            \
@@ -49,6 +54,52 @@ class Buffer {
   int64_t size_;
   int64_t misalignment_;
   std::unique_ptr<uint8_t[]> bytes_;
+};
+
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+inline int64_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+// Makes x, rounded to the dtype, element i of a tensor.
+inline void Store(const Buffer& tensor, DType dtype, int64_t i, float x) {
+  const uint16_t narrow = dtype == DType::kFloat16 ? HalfFromFloat(x) : BFloat16FromFloat(x);
+  if (dtype == DType::kFloat32) {
+    std::memcpy(tensor.data() + 4 * i, &x, 4);
+  } else {
+    std::memcpy(tensor.data() + 2 * i, &narrow, 2);
+  }
+}
+
+// Rounds upwards and flushes subnormals, as a caller might, for the length of an operation.
+class HostileFloatControl {
+ public:
+#if defined(__x86_64__)
+  HostileFloatControl() : saved_(_mm_getcsr()) { _mm_setcsr(kHostile); }
+  ~HostileFloatControl() {
+    CHECK((_mm_getcsr() & ~0x3fu) == kHostile);
+    _mm_setcsr(saved_);
+  }
+
+ private:
+  static constexpr unsigned kHostile = 0x1f80 | 0x8000 | 0x0040 | 0x4000;
+  unsigned saved_;
+#elif defined(__aarch64__)
+  HostileFloatControl() : saved_(Get()) { Set(kHostile); }
+  ~HostileFloatControl() {
+    CHECK(Get() == kHostile);
+    Set(saved_);
+  }
+
+ private:
+  static constexpr uint64_t kHostile = 1 << 24 | 1 << 22;
+  static uint64_t Get() {
+    uint64_t word;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+    return word;
+  }
+  static void Set(uint64_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word)); }
+  uint64_t saved_;
+#endif
 };
 
 // SplitMix64: equal numbers on every platform.
