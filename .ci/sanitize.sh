@@ -33,7 +33,7 @@ ctest --test-dir build/sanitize-threads --no-tests=error --output-on-failure --t
 # The sweeps above have every CPU kernel at every length and alignment, on values of all kinds. What Python adds is
 # what calls them, with threads and damaged payloads; and the CUDA kernels. Other files repeat the sweeps, or run nothing instrumented.
 tests=(tests/test_kernels_{arguments,bits,cast,dropout,quantize,scaled,threads,topk}.py
-  tests/test_cuda_{arguments,bits,cast,emulation,scaled,topk}.py)
+  tests/test_cuda_{arguments,bits,cast,dropout,emulation,scaled,topk}.py)
 
 # Python itself is not instrumented, so the sanitizer has to be loaded before it, and libstdc++ for
 # the sanitizer to see exceptions. What Python leaks at its exit is not ours.

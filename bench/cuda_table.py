@@ -33,6 +33,7 @@ Compiled = tuple[str, str]
 """A kernel's mangled name, and an architecture such as "sm_90"."""
 
 STREAMING: Mapping[str, str] = {
+    "apply_mask_kernel": "LS",
     "cast_decode_kernel": "LS",
     "cast_encode_kernel": "LS",
     "large_blocks_largest_kernel": "L",

@@ -229,6 +229,34 @@ def unpack_codes(packed: Array, bits: int, codes: Array) -> int:
     return int(library().emulated_unpack_codes(_pointer(packed), count, bits, _pointer(codes)))
 
 
+def draw_mask(
+    key: int,
+    counter: Sequence[int],
+    fraction_bits: int,
+    threshold: int,
+    packed: Array,
+    numel: int,
+) -> int:
+    """cuda::DrawMask() into `packed`; its error, 0 for none."""
+    words = np.array([key, *counter], np.uint64)
+    return int(
+        library().emulated_draw_mask(
+            *(_pointer(words[:1]), _pointer(words[1:]), fraction_bits),
+            *(ctypes.c_uint32(threshold), ctypes.c_int64(numel), _pointer(packed)),
+        )
+    )
+
+
+def apply_mask(x: Array, packed: Array, scale: float, y: Array) -> int:
+    """cuda::ApplyMask() into `y`."""
+    return int(
+        library().emulated_apply_mask(
+            *(DTYPES.index(x.dtype.name), _pointer(x), _pointer(packed)),
+            *(ctypes.c_int64(x.size), ctypes.c_float(scale), _pointer(y)),
+        )
+    )
+
+
 class _workspace:
     """Device memory of a size, aligned to 16 bytes, full of garbage, between guards."""
 

@@ -5,6 +5,7 @@
 
 #include "cuda/bits.h"
 #include "cuda/bucket.h"
+#include "cuda/dropout.h"
 #include "emulation.h"
 
 namespace {
@@ -97,5 +98,19 @@ __attribute__((visibility("default"))) int emulated_pack_codes(const uint8_t* co
 __attribute__((visibility("default"))) int emulated_unpack_codes(const uint8_t* packed, int64_t n,
                                                                  int bits, uint8_t* codes) {
   return cuda::UnpackCodes(packed, n, bits, codes, nullptr);
+}
+
+// key: [1]; counter: [2].
+__attribute__((visibility("default"))) int emulated_draw_mask(const uint64_t* key,
+                                                              const uint64_t* counter,
+                                                              int fraction_bits, uint32_t threshold,
+                                                              int64_t n, uint8_t* packed) {
+  return cuda::DrawMask(key, counter, fraction_bits, threshold, n, packed, nullptr);
+}
+
+__attribute__((visibility("default"))) int emulated_apply_mask(int dtype, const void* x,
+                                                               const uint8_t* packed, int64_t n,
+                                                               float scale, void* y) {
+  return cuda::ApplyMask(static_cast<DType>(dtype), x, packed, n, scale, y, nullptr);
 }
 }
