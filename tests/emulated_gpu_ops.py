@@ -15,5 +15,6 @@ tf.load_op_library(os.environ["EMULATED_GPU_OPS"])
 for op in (
     *("GradcompEncode", "GradcompReduce", "GradcompDecode"),
     *("GradcompPackBits", "GradcompUnpackBits"),
+    *("GradcompDrawMask", "GradcompApplyMask"),
 ):
     assert sorted(k.priority for k in get_registered_kernels_for_op(op).kernel) == [0, 1]

@@ -23,6 +23,7 @@ if not has_gpu:  # by default it is loaded for one only
 for op in (
     *("GradcompEncode", "GradcompReduce", "GradcompDecode"),
     *("GradcompPackBits", "GradcompUnpackBits"),
+    *("GradcompDrawMask", "GradcompApplyMask"),
 ):
     devices = sorted(kernel.device_type for kernel in get_registered_kernels_for_op(op).kernel)
     assert devices == ["CPU", "GPU"], (op, devices)

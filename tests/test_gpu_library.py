@@ -12,6 +12,7 @@ from tensorflow.python.framework import kernels as registered
 from gradcomp import kernels
 from gradcomp.kernels import KernelParams, gpu
 from gradcomp.kernels.bits import pack_bits, unpack_bits
+from gradcomp.kernels.dropout import apply_mask, draw_mask
 
 ROW = np.array([[0, 0, 8, 0, 0]])
 
@@ -121,6 +122,22 @@ def test_codes_are_packed_where_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
 
     devices = devices_of(build)
     assert devices["GradcompPackBits"] == devices["GradcompUnpackBits"] == "/device:GPU:1"
+
+
+def test_masks_of_dropout_are_drawn_and_applied_where_the_tensor_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu, "_loading", gpu.Loading(True))
+
+    def build() -> None:
+        with tf.device("/GPU:1"):
+            x = tf.zeros([9])
+        with tf.device("/CPU:0"):
+            apply_mask(x, draw_mask([1, 2], x, 0.5), 2.0)
+
+    devices = devices_of(build)
+    for op in ("GradcompDrawMask", "GradcompApplyMask", "StatelessRandomGetKeyCounter"):
+        assert devices[op] == "/device:GPU:1"
 
 
 def test_placement_is_left_open_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

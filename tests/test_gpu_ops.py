@@ -17,7 +17,12 @@ def library() -> Path:
 
 
 @pytest.mark.parametrize(
-    "tests", [["test_ops.py", "test_kernels_bits.py"], ["test_ops_errors.py"]], ids=lambda t: t[0]
+    "tests",
+    [
+        ["test_ops.py", "test_kernels_bits.py"],
+        ["test_ops_errors.py", "test_kernels_dropout.py"],
+    ],
+    ids=lambda t: t[0],
 )
 def test_bytes_and_errors_are_those_of_the_cpu(library: Path, tests: list[str]) -> None:
     options = ["-p", "emulated_gpu_ops", "-p", "no:cacheprovider", "-q"]

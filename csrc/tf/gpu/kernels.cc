@@ -8,11 +8,13 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/bits.h"
 #include "tf/decode.h"
+#include "tf/dropout.h"
 #include "tf/encode.h"
 #include "tf/gpu/bits.h"
 #include "tf/gpu/bucket.h"
 #include "tf/gpu/call.h"
 #include "tf/gpu/device.h"
+#include "tf/gpu/dropout.h"
 #include "tf/reduce.h"
 
 namespace gradcomp::tf {
@@ -127,6 +129,8 @@ bool RegisterAll() {
   Register<Decoding>("GradcompDecode", {"segments", "scale", "dims"});
   Register<Launching<PackBitsKernel<GpuBits>>>("GradcompPackBits", {});
   Register<Launching<UnpackBitsKernel<GpuBits>>>("GradcompUnpackBits", {"dims"});
+  Register<Launching<DrawMaskKernel<GpuDropout>>>("GradcompDrawMask", {"dims"});
+  Register<Launching<ApplyMaskKernel<GpuDropout>>>("GradcompApplyMask", {"scale"});
   return true;
 }
 
