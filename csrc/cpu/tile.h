@@ -17,8 +17,6 @@ namespace gradcomp {
 
 // Elements of a tile; a multiple of kRandomGroup.
 constexpr int64_t kTile = 256;
-// How far ahead of a tile memory is asked for more.
-constexpr int64_t kPrefetchBytes = 2048;
 
 // Elements to encode: a gradient, its residual or null, and where what is lost goes or null.
 // `new_residual` may equal `residual` or a float32 `gradient`.
@@ -58,18 +56,9 @@ GRADCOMP_INLINE void LoadCorrected(const void* gradient, const Float32* __restri
   }
 }
 
-// Asks for what lies kPrefetchBytes after `bytes` bytes from `data`, be it there or not: the
-// hardware alone leaves gaps, at each page and while a block is computed on. For residuals, which
-// are written too, asking costs more than it gains.
-GRADCOMP_INLINE void Prefetch(const void* data, int64_t bytes) {
-  const char* const ahead = static_cast<const char*>(data) + kPrefetchBytes;
-  for (int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(ahead + i);
-}
-
 // x[i] = gradient + residual at element first + i, for 0 <= i < n.
 GRADCOMP_INLINE void LoadCorrected(const Source& source, int64_t first, int64_t n, float* x) {
   const Source tile = Advance(source, first);
-  Prefetch(tile.gradient, n * SizeOf(tile.dtype));
   switch (tile.dtype) {
     case DType::kFloat32:
       return LoadCorrected<Float32>(tile.gradient, tile.residual, n, x);

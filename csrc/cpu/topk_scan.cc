@@ -83,7 +83,6 @@ GRADCOMP_V4_INLINE void ScanFloatsV4(const Source& source, int64_t begin, uint32
                                      Candidates* candidates) {
   Float32 x[kScan];
   Float32* const corrected = source.new_residual ? source.new_residual + begin : x;
-  Prefetch(static_cast<const Float32*>(source.gradient) + begin, kScan * sizeof(float));
   uint64_t mask = 0;
   GRADCOMP_UNROLL(4)
   for (int64_t i = 0; i < kScan; i += kLanes) {
