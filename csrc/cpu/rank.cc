@@ -157,10 +157,8 @@ GRADCOMP_V4 Split SplitV4(const float* x, int64_t n, Range range, float* inside,
 #endif
 
 Split SplitByRange(const float* x, int64_t n, Range range, float* inside, int64_t room) {
-#if defined(GRADCOMP_DISPATCH)
+#if defined(GRADCOMP_V4)
   if (HasV4()) return SplitV4(x, n, range, inside, room);
-#elif defined(GRADCOMP_V4)
-  return SplitV4(x, n, range, inside, room);
 #endif
   return SplitPlain(x, n, range, inside, room);
 }

@@ -68,10 +68,8 @@ GRADCOMP_V4 void KeepV4(uint32_t magnitude, int64_t ties, Candidates* candidates
 #endif
 
 void Keep(uint32_t magnitude, int64_t ties, Candidates* candidates) {
-#if defined(GRADCOMP_DISPATCH)
+#if defined(GRADCOMP_V4)
   if (HasV4()) return KeepV4(magnitude, ties, candidates);
-#elif defined(GRADCOMP_V4)
-  return KeepV4(magnitude, ties, candidates);
 #endif
   KeepPlain(magnitude, ties, candidates);
 }

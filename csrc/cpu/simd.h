@@ -30,6 +30,8 @@ namespace gradcomp {
 #if defined(GRADCOMP_DISPATCH)
 inline bool HasV3() { return __builtin_cpu_supports("x86-64-v3"); }
 inline bool HasV4() { return __builtin_cpu_supports("x86-64-v4"); }
+#elif defined(GRADCOMP_V4)
+constexpr bool HasV4() { return true; }
 #endif
 
 constexpr int64_t kCacheLine = 64;

@@ -5,10 +5,7 @@
 
 #include "core/float_bits.h"
 #include "cpu/simd.h"
-
-#if defined(GRADCOMP_V4)
-#include <immintrin.h>
-#endif
+#include "cpu/tile_v4.h"
 
 namespace gradcomp {
 namespace {
@@ -48,21 +45,9 @@ GRADCOMP_INLINE void AppendMasked(uint64_t mask, int64_t begin, const Float32* c
 }
 
 #if defined(GRADCOMP_V4)
-constexpr int64_t kLanes = 16;
-#define GRADCOMP_V4_INLINE GRADCOMP_V4 inline __attribute__((always_inline))
-
-// 16 corrected elements of a float32 gradient, from `at`.
-GRADCOMP_V4_INLINE __m512 LoadCorrectedV4(const Source& source, int64_t at) {
-  __m512 x = _mm512_loadu_ps(static_cast<const Float32*>(source.gradient) + at);
-  if (source.residual != nullptr) x = _mm512_add_ps(x, _mm512_loadu_ps(source.residual + at));
-  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  return _mm512_mask_mov_ps(x, nan, _mm512_set1_ps(FloatFromBits(kNanBits)));
-}
-
 // Which of the lanes that are `there` reach the threshold.
 GRADCOMP_V4_INLINE __mmask16 ChosenV4(__m512 x, __mmask16 there, uint32_t threshold) {
-  const __m512i bits = _mm512_set1_epi32(static_cast<int32_t>(kMagnitudeMask));
-  return _mm512_mask_cmpge_epi32_mask(there, _mm512_and_epi32(_mm512_castps_si512(x), bits),
+  return _mm512_mask_cmpge_epi32_mask(there, MagnitudeV4(x),
                                       _mm512_set1_epi32(static_cast<int32_t>(threshold)));
 }
 
@@ -151,11 +136,7 @@ void Scan(const Source& source, int64_t first, int64_t n, uint32_t threshold,
           [[maybe_unused]] bool few, Candidates* candidates) {
 #if defined(GRADCOMP_V4)
   const auto scan = few ? ScanV4<true> : ScanV4<false>;
-#if defined(GRADCOMP_DISPATCH)
   if (HasV4()) return scan(source, first, n, threshold, candidates);
-#else
-  return scan(source, first, n, threshold, candidates);
-#endif
 #endif
   ScanPlain(source, first, n, threshold, candidates);
 }

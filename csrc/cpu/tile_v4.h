@@ -1,0 +1,55 @@
+// Tiles in registers, for the highest instruction set: where memory is fast, passes over a tile in
+// first-level cache take longer than it does.
+
+#ifndef GRADCOMP_CPU_TILE_V4_H_
+#define GRADCOMP_CPU_TILE_V4_H_
+
+#include "cpu/simd.h"
+
+#if defined(GRADCOMP_V4)
+// GCC 12 warns of registers that its own intrinsics leave undefined on purpose.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <cstdint>
+
+#include "core/float_bits.h"
+#include "cpu/tile.h"
+
+#define GRADCOMP_V4_INLINE GRADCOMP_V4 inline __attribute__((always_inline))
+
+namespace gradcomp {
+
+constexpr int64_t kLanes = 16;
+
+// Canonical() of each lane.
+GRADCOMP_V4_INLINE __m512 CanonicalV4(__m512 x) {
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_mask_mov_ps(x, nan, _mm512_set1_ps(FloatFromBits(kNanBits)));
+}
+
+// Magnitude() of each lane.
+GRADCOMP_V4_INLINE __m512i MagnitudeV4(__m512 x) {
+  const __m512i bits = _mm512_set1_epi32(static_cast<int32_t>(kMagnitudeMask));
+  return _mm512_and_epi32(_mm512_castps_si512(x), bits);
+}
+
+// 16 elements of a float32 gradient and its residual, from `at`; NaN may be any.
+GRADCOMP_V4_INLINE __m512 LoadSumV4(const Source& source, int64_t at) {
+  const __m512 x = _mm512_loadu_ps(static_cast<const Float32*>(source.gradient) + at);
+  if (source.residual == nullptr) return x;
+  return _mm512_add_ps(x, _mm512_loadu_ps(source.residual + at));
+}
+
+// The same, corrected.
+GRADCOMP_V4_INLINE __m512 LoadCorrectedV4(const Source& source, int64_t at) {
+  return CanonicalV4(LoadSumV4(source, at));
+}
+
+}  // namespace gradcomp
+#endif
+
+#endif  // GRADCOMP_CPU_TILE_V4_H_
