@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/float_bits.h"
+#include "cpu/cast_v4.h"
 #include "cpu/half.h"
 #include "cpu/simd.h"
 
@@ -61,8 +62,10 @@ GRADCOMP_INLINE bool Decode(const uint8_t* payloads, int64_t stride, int64_t wor
 
 GRADCOMP_CLONES void CastEncode(Family family, const Source& source, int64_t n, uint8_t* payload) {
   if (family == Family::kFloat32) return Encode<Float32>(source, n, payload);
-  if (family == Family::kFloat16) return Encode<Float16>(source, n, payload);
-  return Encode<BFloat16>(source, n, payload);
+  if (family == Family::kBFloat16) return Encode<BFloat16>(source, n, payload);
+  Float16* const wire = reinterpret_cast<Float16*>(payload);
+  const int64_t done = EncodeHalfs(source, n, wire);
+  Encode<Float16>(Advance(source, done), n - done, reinterpret_cast<uint8_t*>(wire + done));
 }
 
 GRADCOMP_CLONES bool CastDecode(Family family, const uint8_t* payloads, int64_t stride,
