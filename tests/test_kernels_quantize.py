@@ -123,16 +123,18 @@ def test_the_largest_random_bits_do_not_leave_the_range(bits: int, absmax: float
         check_encode(params, [x], [np.zeros_like(x)], one_row(x.size))
 
 
-def test_halves_of_a_step_round_to_even() -> None:
-    for bits in (8, 4, 2):
-        qmax = 2 ** (bits - 1) - 1
-        x = np.append(np.arange(-2 * qmax, 2 * qmax + 1) / 2, qmax).astype(np.float32)
-        params = KernelParams("quantize", bits, 1024)
-        payload = check_encode(params, [x], None, one_row(x.size))
-        out = np.empty_like(x)
-        codec = _native.Codec(*params)
-        assert _native.decode(codec, payload, 1, one_row(x.size), 1.0, [out])
-        np.testing.assert_array_equal(out, np.rint(x))
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("block_size", [256, 1024])
+def test_halves_of_a_step_round_to_even(block_size: int, bits: int) -> None:
+    qmax = 2 ** (bits - 1) - 1
+    halves = np.resize(np.arange(-2 * qmax, 2 * qmax + 1) / 2, (4, 255))
+    x = np.insert(halves, 0, qmax, axis=1).astype(np.float32).ravel()  # every block has a step of 1
+    params = KernelParams("quantize", bits, block_size)
+    payload = check_encode(params, [x], None, one_row(x.size))
+    out = np.empty_like(x)
+    codec = _native.Codec(*params)
+    assert _native.decode(codec, payload, 1, one_row(x.size), 1.0, [out])
+    np.testing.assert_array_equal(out, np.rint(x))
 
 
 @pytest.mark.parametrize("bits", [8, 4, 2])

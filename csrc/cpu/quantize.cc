@@ -5,12 +5,11 @@
 
 #include "core/float_bits.h"
 #include "core/quantize.h"
+#include "cpu/quantize_v4.h"
 #include "cpu/simd.h"
 
 namespace gradcomp {
 namespace {
-
-constexpr int64_t kScaleSize = sizeof(float);
 
 // The dither of the elements last asked for, in whole groups: blocks smaller than a group share it.
 class Dither {
@@ -184,7 +183,10 @@ GRADCOMP_CLONES void QuantizeEncode(const Codec& codec, const Source& source, in
   uint8_t* scales = payload;
   uint8_t* codes = payload + CeilDiv(n, block_size) * kScaleSize;
   Dither dither(stream);
-  for (int64_t begin = first; begin < first + count; begin += block_size) {
+  const BlocksOut out = {scales + first / block_size * kScaleSize, codes + first * codec.bits / 8,
+                         start + first};
+  const int64_t done = EncodeBlocks(codec, source, count, stream, out);
+  for (int64_t begin = first + done; begin < first + count; begin += block_size) {
     const int64_t size = std::min(block_size, n - begin);
     const Source block = Advance(source, begin - first);
     float x[kTile];

@@ -24,6 +24,7 @@
 namespace gradcomp {
 
 constexpr int64_t kLanes = 16;
+constexpr int kVectors = kTile / kLanes;
 
 // Canonical() of each lane.
 GRADCOMP_V4_INLINE __m512 CanonicalV4(__m512 x) {

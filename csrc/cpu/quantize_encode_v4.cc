@@ -1,0 +1,127 @@
+#include <cstring>
+
+#include "core/quantize.h"
+#include "cpu/quantize_v4.h"
+#include "cpu/tile_v4.h"
+
+namespace gradcomp {
+
+#if defined(GRADCOMP_V4)
+namespace {
+
+// Floats from 2^23 to 2^24 have no bits for a fraction: added to it, codes are in the lowest bits.
+constexpr float kMagic = 0x1.8p23f;
+
+// A block's elements, and their largest magnitude. NaN may be any: it makes NaN of all the block.
+GRADCOMP_V4_INLINE uint32_t LoadBlockV4(const Source& block, __m512 (&x)[kVectors]) {
+  __m512i largest = _mm512_setzero_si512();
+  GRADCOMP_UNROLL(16)
+  for (int i = 0; i < kVectors; ++i) {
+    x[i] = LoadSumV4(block, i * kLanes);
+    largest = _mm512_max_epi32(largest, MagnitudeV4(x[i]));
+  }
+  return static_cast<uint32_t>(_mm512_reduce_max_epi32(largest));
+}
+
+// kMagic + the code of each lane, as QuantizeCode.
+template <int kBits, bool kStochastic>
+GRADCOMP_V4_INLINE __m512 BiasedCodesV4(__m512 x, __m512 inverse, const float* dither) {
+  const __m512 y = _mm512_mul_ps(x, inverse);
+  const __m512 magic = _mm512_set1_ps(kMagic);
+  if constexpr (!kStochastic) return _mm512_add_ps(y, magic);
+  const __m512 sum = _mm512_add_ps(y, _mm512_load_ps(dither));
+  const __m512 codes = _mm512_add_round_ps(sum, _mm512_set1_ps(kMagic - 8),
+                                           _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  if constexpr (kBits < 8) return codes;
+  constexpr float kMax = QuantizeMax(kBits);
+  const __m512 low = _mm512_max_ps(codes, _mm512_set1_ps(kMagic - kMax));
+  return _mm512_min_ps(low, _mm512_set1_ps(kMagic + kMax));
+}
+
+// Writes the codes of a block, and what they lose.
+template <int kBits, bool kStochastic, bool kResidual>
+GRADCOMP_V4_INLINE void EncodeBlockV4(const __m512 (&x)[kVectors], BlockScale scale,
+                                      const float* dither, uint8_t* codes, Float32* lost) {
+  constexpr int kPlanes = 8 / kBits;
+  constexpr int kOfPlane = kVectors / kPlanes;
+  const __m512 inverse = _mm512_set1_ps(scale.inverse);
+  const __m512 step = _mm512_set1_ps(scale.scale);
+  GRADCOMP_UNROLL(16)
+  for (int i = 0; i < kOfPlane; ++i) {
+    __m512i bytes = _mm512_setzero_si512();
+    GRADCOMP_UNROLL(4)
+    for (int plane = 0; plane < kPlanes; ++plane) {
+      const int at = plane * kOfPlane + i;
+      const __m512 biased = BiasedCodesV4<kBits, kStochastic>(x[at], inverse, dither + at * kLanes);
+      __m512i code = _mm512_castps_si512(biased);
+      // What is above the last plane falls off when bytes are made.
+      if (plane + 1 < kPlanes) code = _mm512_and_si512(code, _mm512_set1_epi32((1 << kBits) - 1));
+      bytes = _mm512_or_si512(bytes, _mm512_slli_epi32(code, plane * kBits));
+      if constexpr (kResidual) {
+        const __m512 sent = _mm512_mul_ps(_mm512_sub_ps(biased, _mm512_set1_ps(kMagic)), step);
+        _mm512_storeu_ps(lost + at * kLanes, _mm512_sub_ps(x[at], sent));
+      }
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i * kLanes), _mm512_cvtepi32_epi8(bytes));
+  }
+}
+
+template <int kBits, bool kStochastic, bool kResidual>
+GRADCOMP_V4 void EncodeV4(const Source& source, int64_t blocks, const RandomStream& stream,
+                          const BlocksOut& out) {
+  alignas(kCacheLine) float dither[kTile] = {};
+  for (int64_t i = 0; i < blocks; ++i) {
+    const Source block = Advance(source, i * kTile);
+    if constexpr (kStochastic) {
+      const int64_t group = (out.element + i * kTile) / kRandomGroup;
+      for (int j = 0; j < kTile / kRandomGroup; ++j) {
+        FillDither(stream, group + j, dither + j * kRandomGroup);
+      }
+    }
+    __m512 x[kVectors];
+    const BlockScale scale = ScaleOfBlock(LoadBlockV4(block, x), kBits);
+    std::memcpy(out.scales + i * kScaleSize, &scale.scale, kScaleSize);
+    uint8_t* const codes = out.codes + i * kTile * kBits / 8;
+    if (scale.scale == scale.scale) {
+      EncodeBlockV4<kBits, kStochastic, kResidual>(x, scale, dither, codes, block.new_residual);
+    } else {
+      std::memset(codes, 0, kTile * kBits / 8);
+      for (int64_t j = 0; kResidual && j < kTile; ++j) block.new_residual[j].value = scale.scale;
+    }
+  }
+}
+
+template <int kBits, bool kStochastic>
+void EncodeV4(const Source& source, int64_t blocks, const RandomStream& stream,
+              const BlocksOut& out) {
+  const auto encode = source.new_residual ? EncodeV4<kBits, kStochastic, true>
+                                          : EncodeV4<kBits, kStochastic, false>;
+  encode(source, blocks, stream, out);
+}
+
+template <int kBits>
+void EncodeV4(bool stochastic, const Source& source, int64_t blocks, const RandomStream& stream,
+              const BlocksOut& out) {
+  if (stochastic) return EncodeV4<kBits, true>(source, blocks, stream, out);
+  EncodeV4<kBits, false>(source, blocks, stream, out);
+}
+
+}  // namespace
+
+int64_t EncodeBlocks(const Codec& codec, const Source& source, int64_t count,
+                     const RandomStream& stream, const BlocksOut& out) {
+  const int64_t blocks = count / kTile;
+  if (!HasV4() || codec.block_size != kTile || source.dtype != DType::kFloat32) return 0;
+  if (codec.bits == 8) EncodeV4<8>(codec.stochastic, source, blocks, stream, out);
+  if (codec.bits == 4) EncodeV4<4>(codec.stochastic, source, blocks, stream, out);
+  if (codec.bits == 2) EncodeV4<2>(codec.stochastic, source, blocks, stream, out);
+  return blocks * kTile;
+}
+
+#else
+int64_t EncodeBlocks(const Codec&, const Source&, int64_t, const RandomStream&, const BlocksOut&) {
+  return 0;
+}
+#endif
+
+}  // namespace gradcomp

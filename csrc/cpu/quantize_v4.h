@@ -1,0 +1,31 @@
+// Blocks of kTile elements in registers, where there are instructions for it: where memory is fast,
+// writing and reading a tile several times takes longer than it does.
+
+#ifndef GRADCOMP_CPU_QUANTIZE_V4_H_
+#define GRADCOMP_CPU_QUANTIZE_V4_H_
+
+#include <cstdint>
+
+#include "core/codec.h"
+#include "core/threefry.h"
+#include "cpu/tile.h"
+
+namespace gradcomp {
+
+constexpr int64_t kScaleSize = sizeof(float);
+
+// Where blocks go: the scale and the codes of the first, which starts at `element` of its tensor.
+struct BlocksOut {
+  uint8_t* scales;
+  uint8_t* codes;
+  int64_t element;
+};
+
+// Encodes the first of `count` elements, as QuantizeEncode, and says how many: all whole blocks; or
+// none without the instructions, or for other blocks or another gradient than float32.
+int64_t EncodeBlocks(const Codec& codec, const Source& source, int64_t count,
+                     const RandomStream& stream, const BlocksOut& out);
+
+}  // namespace gradcomp
+
+#endif  // GRADCOMP_CPU_QUANTIZE_V4_H_
