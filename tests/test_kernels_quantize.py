@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernel_cases import (
     DTYPES,
     KINDS,
+    RNG,
     check_any_bucket,
     check_any_bytes,
     check_decode,
@@ -135,6 +136,21 @@ def test_halves_of_a_step_round_to_even(block_size: int, bits: int) -> None:
     codec = _native.Codec(*params)
     assert _native.decode(codec, payload, 1, one_row(x.size), 1.0, [out])
     np.testing.assert_array_equal(out, np.rint(x))
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_sums_too_large_for_the_caches(bits: int) -> None:
+    # Kernels write them another way where memory is aligned for it, here at 0 and 16.
+    params = KernelParams("quantize", bits, 256)
+    numel = (16 << 20) // 4 + 300
+    table = one_row(numel)
+    payload = np.zeros(_native.payload_size(_native.Codec(*params), table), np.uint8)
+    _native.encode(_native.Codec(*params), [numbers("normal", numel)], None, table, RNG, payload)
+    other = payload.copy()
+    other[:4] = np.float32(np.inf).reshape(1).view(np.uint8)
+    for second in (payload, other):
+        both = np.concatenate([payload, second])
+        check_decode(params, both, 2, table, [numel], 0.5, misalignments=[0, 4, 16])
 
 
 @pytest.mark.parametrize("bits", [8, 4, 2])

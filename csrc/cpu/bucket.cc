@@ -14,6 +14,9 @@
 namespace gradcomp {
 namespace {
 
+// Bytes of outputs that are not in cache when they are next used, whatever is done.
+constexpr int64_t kStreamedBytes = int64_t{16} << 20;
+
 // Elements that Reduce decodes before it encodes them again: enough to amortise the calls, few
 // enough to stay in second-level cache.
 constexpr int64_t kReduceRun = 1 << 15;
@@ -85,12 +88,15 @@ Status Decode(const Codec& codec, const uint8_t* payloads, int64_t payloads_size
   status = CheckPayloads(payloads_size, world, stride);
   if (!status.ok()) return status;
 
+  int64_t bytes = 0;
+  for (int64_t t = 0; t < num_tensors; ++t) bytes += outputs[t].numel * SizeOf(outputs[t].dtype);
+  const bool streamed = bytes >= kStreamedBytes;
   const DefaultFloatControl float_control;
   std::atomic<bool> all_finite{true};
   status = ForEachRun(codec, segments, num_segments, [&](const Run& run) {
     const Segment& segment = segments[run.row];
     const MutableTensor& output = outputs[segment.tensor];
-    const Sink tensor = {output.data, output.dtype, scale};
+    const Sink tensor = {output.data, output.dtype, scale, streamed};
     bool run_finite = true;
     Status of_run = DecodeRun(codec, payloads + run.payload, stride, world, segment, run,
                               Advance(tensor, segment.start + run.first), &run_finite);
@@ -125,7 +131,7 @@ Status Reduce(const Codec& codec, const uint8_t* payloads, int64_t payloads_size
       const int64_t first = run.first + at;
       const int64_t count = std::min(most, run.count - at);
       BlockDecode(codec, payloads + run.payload, expected, world, segment.length, first, count,
-                  {sum.get(), DType::kFloat32, scale});
+                  {sum.get(), DType::kFloat32, scale, false});
       const int64_t element = run.element + first;
       const Source source = {sum.get(), DType::kFloat32,
                              residual ? Elements(residual) + element : nullptr,

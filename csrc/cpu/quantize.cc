@@ -155,8 +155,10 @@ GRADCOMP_INLINE bool Decode(const uint8_t* payloads, int64_t stride, int64_t wor
                             int64_t block_size, int64_t first, int64_t count, const Sink& sink) {
   const uint8_t* scales = payloads;
   const uint8_t* codes = payloads + CeilDiv(n, block_size) * kScaleSize;
-  bool finite = true;
-  for (int64_t at = first; at < first + count;) {
+  const DecodedBlocks whole =
+      DecodeBlocks<kBits>({payloads, stride, world, n}, block_size, first, count, sink);
+  bool finite = whole.finite;
+  for (int64_t at = first + whole.elements; at < first + count;) {
     const int64_t begin = at / block_size * block_size;
     const int64_t size = std::min(block_size, n - begin);
     const int64_t length = std::min({kTile, begin + size - at, first + count - at});

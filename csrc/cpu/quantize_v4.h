@@ -26,6 +26,26 @@ struct BlocksOut {
 int64_t EncodeBlocks(const Codec& codec, const Source& source, int64_t count,
                      const RandomStream& stream, const BlocksOut& out);
 
+// `world` payloads of n elements, `stride` bytes apart.
+struct BlocksIn {
+  const uint8_t* payloads;
+  int64_t stride;
+  int64_t world;
+  int64_t n;
+};
+
+// How many elements were decoded, and whether all sums are finite.
+struct DecodedBlocks {
+  int64_t elements;
+  bool finite;
+};
+
+// Decodes and sums the first of elements [first, first + count), as QuantizeDecode: all whole
+// blocks, or none, as above.
+template <int kBits>
+DecodedBlocks DecodeBlocks(const BlocksIn& in, int64_t block_size, int64_t first, int64_t count,
+                           const Sink& sink);
+
 }  // namespace gradcomp
 
 #endif  // GRADCOMP_CPU_QUANTIZE_V4_H_

@@ -27,11 +27,12 @@ struct Source {
   Float32* new_residual;
 };
 
-// Where decoded sums go, after scaling.
+// Where decoded sums go, after scaling: past the caches if `streamed`, where that pays.
 struct Sink {
   void* output;
   DType dtype;
   float scale;
+  bool streamed;
 };
 
 GRADCOMP_INLINE Source Advance(const Source& source, int64_t elements) {
@@ -42,7 +43,7 @@ GRADCOMP_INLINE Source Advance(const Source& source, int64_t elements) {
 
 GRADCOMP_INLINE Sink Advance(const Sink& sink, int64_t elements) {
   return {static_cast<uint8_t*>(sink.output) + elements * SizeOf(sink.dtype), sink.dtype,
-          sink.scale};
+          sink.scale, sink.streamed};
 }
 
 template <typename Element>

@@ -38,7 +38,7 @@ bool ReadRun(const Codec& values_codec, int64_t k, Cursor* cursor) {
   if (!cursor->reader.Read(cursor->size, cursor->positions)) return false;
   // Whether values are finite is seen in the sums.
   BlockDecode(values_codec, cursor->values_payload, 0, 1, k, first, cursor->size,
-              {cursor->values, DType::kFloat32, 1.0f});
+              {cursor->values, DType::kFloat32, 1.0f, false});
   return true;
 }
 
