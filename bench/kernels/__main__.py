@@ -12,7 +12,7 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -168,9 +168,17 @@ def _check(console: Console) -> int:
     """Whether no kernel takes twice as long as its target, in the best of several samples."""
     rows = list(_kernel_rows(NUMEL, 1, 9, only_targets=True))
     console.print(table(rows, "Kernels with a target"))
-    far = [row.name for row in rows if row.target and row.least > 2 * row.target]
+    far = _far(rows)
+    if far:
+        # What else a machine does slows computing down more than memory, seldom for long.
+        console.print(f"Measuring again: {', '.join(far)} ...")
+        far = sorted(set(far).intersection(_far(_kernel_rows(NUMEL, 1, 27, only_targets=True))))
     console.print(f"Far from target: {', '.join(far)}." if far else "No kernel is far from target.")
     return 1 if far else 0
+
+
+def _far(rows: Iterable[Row]) -> list[str]:
+    return [row.name for row in rows if row.target and row.least > 2 * row.target]
 
 
 def _yardstick(numel: int) -> Callable[[], object]:

@@ -64,8 +64,7 @@ GRADCOMP_INLINE void EncodeLargeBlock(const Source& block, int64_t size, uint8_t
   uint32_t largest = 0;
   for (int64_t at = 0; at < size; at += kTile) {
     const int64_t length = std::min(kTile, size - at);
-    LoadCorrected(block, at, length, x);
-    largest = std::max(largest, MaxMagnitude(x, length));
+    largest = std::max(largest, LoadCorrected(block, at, length, x));
   }
   const BlockScale scale = ScaleToLargest(largest, Format::kMax);
   std::memcpy(scales, &scale.scale, kScaleSize);

@@ -34,30 +34,48 @@ class Dither {
   alignas(kCacheLine) float dither_[kTile + kRandomGroup];
 };
 
+// The code of element i, and what it loses.
 template <int kBits, bool kStochastic, bool kResidual>
-GRADCOMP_INLINE void CodesOfTile(const float* __restrict x, const float* __restrict dither,
-                                 int64_t n, BlockScale block, int8_t* __restrict codes,
-                                 Float32* __restrict new_residual) {
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t code =
-        QuantizeCode<kBits, kStochastic>(x[i], block.inverse, kStochastic ? dither[i] : 0.0f);
-    codes[i] = static_cast<int8_t>(code);
-    if constexpr (kResidual) new_residual[i].value = x[i] - static_cast<float>(code) * block.scale;
-  }
+GRADCOMP_INLINE int32_t CodeOf(const float* __restrict x, const float* __restrict dither, int64_t i,
+                               BlockScale block, Float32* __restrict new_residual) {
+  const int32_t code =
+      QuantizeCode<kBits, kStochastic>(x[i], block.inverse, kStochastic ? dither[i] : 0.0f);
+  if constexpr (kResidual) new_residual[i].value = x[i] - static_cast<float>(code) * block.scale;
+  return code;
 }
 
-template <int kBits, bool kStochastic>
-GRADCOMP_INLINE void CodesOfTile(const float* x, const float* dither, int64_t n, BlockScale block,
-                                 int8_t* codes, Float32* new_residual) {
-  if (block.scale != block.scale) {
-    std::fill_n(codes, n, int8_t{0});
-    for (int64_t i = 0; new_residual && i < n; ++i) new_residual[i].value = block.scale;
-  } else if (new_residual) {
-    CodesOfTile<kBits, kStochastic, true>(x, dither, n, block, codes, new_residual);
-  } else {
-    CodesOfTile<kBits, kStochastic, false>(x, dither, n, block, codes, nullptr);
+template <int kBits, bool kStochastic, bool kResidual>
+struct CodesOfTile {
+  GRADCOMP_INLINE void operator()(const float* __restrict x, const float* __restrict dither,
+                                  int64_t n, BlockScale block, uint8_t* __restrict codes,
+                                  Float32* __restrict new_residual) const {
+    for (int64_t i = 0; i < n; ++i) {
+      codes[i] = static_cast<uint8_t>(
+          CodeOf<kBits, kStochastic, kResidual>(x, dither, i, block, new_residual));
+    }
   }
-}
+};
+
+// The bytes of a block of one tile, all planes of it at once.
+template <int kBits, bool kStochastic, bool kResidual>
+struct BytesOfTile {
+  GRADCOMP_INLINE void operator()(const float* __restrict x, const float* __restrict dither,
+                                  int64_t, BlockScale block, uint8_t* __restrict bytes,
+                                  Float32* __restrict new_residual) const {
+    constexpr int kPlanes = 8 / kBits;
+    constexpr int64_t kBytes = kTile / kPlanes;
+    for (int64_t j = 0; j < kBytes; ++j) {
+      uint32_t byte = 0;
+      GRADCOMP_UNROLL(4)
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        const int32_t code = CodeOf<kBits, kStochastic, kResidual>(x, dither, plane * kBytes + j,
+                                                                   block, new_residual);
+        byte |= (static_cast<uint32_t>(code) & ((1u << kBits) - 1)) << (plane * kBits);
+      }
+      bytes[j] = static_cast<uint8_t>(byte);
+    }
+  }
+};
 
 // Byte j of a block of `size` bytes has in bits [p * kBits, (p + 1) * kBits), its plane p, the code
 // of element p * size + j. Calls visit(plane, byte, element, count) for each run of elements of
@@ -73,12 +91,12 @@ GRADCOMP_INLINE void VisitPlanes(int64_t size, int64_t first, int64_t n, Visitor
 
 template <int kBits>
 struct Packer {
-  const int8_t* codes;
+  const uint8_t* codes;
   uint8_t* bytes;
 
   GRADCOMP_INLINE void operator()(int plane, int64_t byte, int64_t element, int64_t count) const {
     constexpr uint8_t kMask = (1 << kBits) - 1;
-    const uint8_t* __restrict from = reinterpret_cast<const uint8_t*>(codes) + element;
+    const uint8_t* __restrict from = codes + element;
     uint8_t* __restrict to = bytes + byte;
     // Plane 0 covers every byte of the block and comes first, so nothing needs clearing.
     if (plane == 0) {
@@ -123,11 +141,31 @@ struct Part {
   uint8_t* codes;
 };
 
+// Has what is written of a part, `Write`, done on `size` bytes of codes; zeros and NaN if the scale
+// is NaN.
+template <template <int, bool, bool> class Write, int kBits, bool kStochastic>
+GRADCOMP_INLINE void WriteCodes(const Part& part, const float* x, const float* dither,
+                                uint8_t* codes, int64_t size, Float32* new_residual) {
+  const float scale = part.scale.scale;
+  if (scale != scale) {
+    std::fill_n(codes, size, uint8_t{0});
+    for (int64_t i = 0; new_residual && i < part.count; ++i) new_residual[i].value = scale;
+  } else if (new_residual) {
+    Write<kBits, kStochastic, true>()(x, dither, part.count, part.scale, codes, new_residual);
+  } else {
+    Write<kBits, kStochastic, false>()(x, dither, part.count, part.scale, codes, nullptr);
+  }
+}
+
 template <int kBits, bool kStochastic>
 GRADCOMP_INLINE void EncodePart(const Part& part, const float* x, const float* dither,
                                 Float32* new_residual) {
-  int8_t codes[kTile];
-  CodesOfTile<kBits, kStochastic>(x, dither, part.count, part.scale, codes, new_residual);
+  if (part.size == kTile && part.count == kTile) {
+    return WriteCodes<BytesOfTile, kBits, kStochastic>(part, x, dither, part.codes,
+                                                       kTile * kBits / 8, new_residual);
+  }
+  uint8_t codes[kTile];
+  WriteCodes<CodesOfTile, kBits, kStochastic>(part, x, dither, codes, part.count, new_residual);
   VisitPlanes<kBits>(CeilDiv(part.size * kBits, 8), part.first, part.count,
                      Packer<kBits>{codes, part.codes});
 }
@@ -195,8 +233,7 @@ GRADCOMP_CLONES void QuantizeEncode(const Codec& codec, const Source& source, in
     uint32_t largest = 0;
     for (int64_t at = 0; at < size; at += kTile) {
       const int64_t length = std::min(kTile, size - at);
-      LoadCorrected(block, at, length, x);
-      largest = std::max(largest, MaxMagnitude(x, length));
+      largest = std::max(largest, LoadCorrected(block, at, length, x));
     }
     const BlockScale scale = ScaleOfBlock(largest, codec.bits);
     std::memcpy(scales + begin / block_size * kScaleSize, &scale.scale, kScaleSize);

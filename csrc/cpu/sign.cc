@@ -38,8 +38,7 @@ GRADCOMP_INLINE uint32_t LargestOfBlock(const Source& block, int64_t size, float
   uint32_t largest = 0;
   for (int64_t at = 0; at < size; at += kSignTile) {
     const int64_t length = std::min(kSignTile, size - at);
-    LoadCorrected(block, at, length, x);
-    largest = std::max(largest, MaxMagnitude(x, length));
+    largest = std::max(largest, LoadCorrected(block, at, length, x));
   }
   return largest;
 }

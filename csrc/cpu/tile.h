@@ -47,18 +47,26 @@ GRADCOMP_INLINE Sink Advance(const Sink& sink, int64_t elements) {
 }
 
 template <typename Element>
-GRADCOMP_INLINE void LoadCorrected(const void* gradient, const Float32* __restrict residual,
-                                   int64_t n, float* __restrict x) {
+GRADCOMP_INLINE uint32_t LoadCorrected(const void* gradient, const Float32* __restrict residual,
+                                       int64_t n, float* __restrict x) {
   const Element* __restrict g = static_cast<const Element*>(gradient);
+  int32_t largest = 0;  // signed, because SSE2 compares only these
   if (residual == nullptr) {
-    for (int64_t i = 0; i < n; ++i) x[i] = Canonical(Widen(g[i]));
+    for (int64_t i = 0; i < n; ++i) {
+      x[i] = Canonical(Widen(g[i]));
+      largest = std::max(largest, static_cast<int32_t>(Magnitude(x[i])));
+    }
   } else {
-    for (int64_t i = 0; i < n; ++i) x[i] = Canonical(Widen(g[i]) + residual[i].value);
+    for (int64_t i = 0; i < n; ++i) {
+      x[i] = Canonical(Widen(g[i]) + residual[i].value);
+      largest = std::max(largest, static_cast<int32_t>(Magnitude(x[i])));
+    }
   }
+  return static_cast<uint32_t>(largest);
 }
 
-// x[i] = gradient + residual at element first + i, for 0 <= i < n.
-GRADCOMP_INLINE void LoadCorrected(const Source& source, int64_t first, int64_t n, float* x) {
+// x[i] = gradient + residual at element first + i, for 0 <= i < n. Returns the largest magnitude.
+GRADCOMP_INLINE uint32_t LoadCorrected(const Source& source, int64_t first, int64_t n, float* x) {
   const Source tile = Advance(source, first);
   switch (tile.dtype) {
     case DType::kFloat32:
@@ -68,6 +76,7 @@ GRADCOMP_INLINE void LoadCorrected(const Source& source, int64_t first, int64_t 
     case DType::kBFloat16:
       return LoadCorrected<BFloat16>(tile.gradient, tile.residual, n, x);
   }
+  return 0;
 }
 
 GRADCOMP_INLINE uint32_t MaxMagnitude(const float* x, int64_t n) {
