@@ -25,7 +25,8 @@ if(GRADCOMP_SANITIZE)
 endif()
 
 # Compiles `target` for the x86-64 level `isa`: baseline, v3, v4, or dispatch among these at load
-# time. Other processors have one level.
+# time; for tests v4-emulated, which is v4's intrinsics on a processor of v3, by SIMDe's headers.
+# Other processors have one level.
 function(gradcomp_set_isa target isa)
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     return()
@@ -36,8 +37,15 @@ function(gradcomp_set_isa target isa)
     target_compile_options(${target} PRIVATE -march=x86-64)
   elseif(isa MATCHES "^v[34]$")
     target_compile_options(${target} PRIVATE -march=x86-64-${isa})
+  elseif(isa STREQUAL "v4-emulated")
+    find_path(GRADCOMP_SIMDE simde/x86/avx512.h REQUIRED)
+    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests/native")
+    target_include_directories(${target} SYSTEM PRIVATE "${GRADCOMP_SIMDE}")
+    target_compile_definitions(${target} PRIVATE GRADCOMP_EMULATED_V4=1)
+    # GCC notes that AVX-512's vectors are not passed to functions as with AVX-512.
+    target_compile_options(${target} PRIVATE -march=x86-64-v3 -Wno-psabi)
   else()
-    message(FATAL_ERROR "the instruction set is ${isa}, not dispatch, baseline, v3 or v4")
+    message(FATAL_ERROR "the instruction set is ${isa}, not dispatch, baseline, v3, v4 or v4-emulated")
   endif()
   target_compile_options(${target} PRIVATE -mprefer-vector-width=512)
 endfunction()

@@ -5,12 +5,9 @@
 #include <cmath>
 
 #include "core/float_bits.h"
+#include "cpu/intrinsics_v4.h"
 #include "cpu/scratch.h"
 #include "cpu/simd.h"
-
-#if defined(GRADCOMP_V4)
-#include <immintrin.h>
-#endif
 
 namespace gradcomp {
 namespace {

@@ -3,12 +3,9 @@
 #include <algorithm>
 
 #include "core/float_bits.h"
+#include "cpu/intrinsics_v4.h"
 #include "cpu/rank.h"
 #include "cpu/simd.h"
-
-#if defined(GRADCOMP_V4)
-#include <immintrin.h>
-#endif
 
 namespace gradcomp {
 namespace {

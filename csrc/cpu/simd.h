@@ -21,7 +21,8 @@
 // if HasV4().
 #if defined(GRADCOMP_DISPATCH)
 #define GRADCOMP_V4 __attribute__((target("arch=x86-64-v4")))
-#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#elif defined(GRADCOMP_EMULATED_V4) || \
+    (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__))
 #define GRADCOMP_V4
 #endif
 

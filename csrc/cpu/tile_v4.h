@@ -4,16 +4,10 @@
 #ifndef GRADCOMP_CPU_TILE_V4_H_
 #define GRADCOMP_CPU_TILE_V4_H_
 
+#include "cpu/intrinsics_v4.h"
 #include "cpu/simd.h"
 
 #if defined(GRADCOMP_V4)
-// GCC 12 warns of registers that its own intrinsics leave undefined on purpose.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
 #include <cstdint>
 
 #include "core/float_bits.h"

@@ -205,7 +205,7 @@ int Main(int argc, char** argv) {
   CHECK(argc == 4);
   const std::string level = argv[1];
 #if defined(__x86_64__)
-  if ((level == "v3" && !__builtin_cpu_supports("x86-64-v3")) ||
+  if (((level == "v3" || level == "v4-emulated") && !__builtin_cpu_supports("x86-64-v3")) ||
       (level == "v4" && !__builtin_cpu_supports("x86-64-v4"))) {
     std::puts("this processor lacks the instructions");
     return 77;
