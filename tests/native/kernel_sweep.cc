@@ -11,6 +11,7 @@
 #include "cpu/bucket.h"
 #include "cpu/threads.h"
 #include "dropout_sweep.h"
+#include "streamed_sweep.h"
 #include "support.h"
 
 namespace gradcomp::test {
@@ -243,6 +244,7 @@ int Main(int argc, char** argv) {
   for (const int64_t numel : {1023, 1025, 65535, 65536, 65537, 200007}) {
     SweepDropout(numel, &random, &digest);
   }
+  SweepStreamed(&random, &digest);
   char hex[17];
   std::snprintf(hex, sizeof(hex), "%016llx", static_cast<unsigned long long>(digest.value()));
   std::printf("%s: %s, expected %s, threads %s\n", level.c_str(), hex, argv[2], argv[3]);

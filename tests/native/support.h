@@ -11,6 +11,7 @@
 
 #include "core/codec.h"
 #include "core/float_bits.h"
+#include "cpu/elements.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -57,8 +58,6 @@ class Buffer {
 };
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
-inline int64_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
 // Makes x, rounded to the dtype, element i of a tensor.
 inline void Store(const Buffer& tensor, DType dtype, int64_t i, float x) {
