@@ -177,6 +177,23 @@ void SweepBucket(const Codec& codec, std::vector<int64_t> numels, Random* random
   }
 }
 
+// Nothing but a magnitude that times its block's inverse exceeds the largest code: rounded at
+// random, one in 2^16 would get the next one.
+void SweepLargestCodes(Digest* digest) {
+  const Codec codec = {Family::kQuantize, 8, 256, true, Family::kFloat32};
+  const int64_t n = int64_t{1} << 20;
+  float largest = 1.0f;
+  while (largest * (127.0f / largest) <= 127.0f) largest += 0x1p-23f;
+  const Buffer gradient(n * 4, 0), payload(PayloadSize(codec, n, 0), 0);
+  for (int64_t i = 0; i < n; ++i) gradient.floats()[i] = i % 2 == 0 ? largest : -largest;
+  const ConstTensor tensor = {gradient.data(), DType::kFloat32, n};
+  const Segment segment = {0, 0, n, 0, 0};
+  CHECK(
+      Encode(codec, &tensor, nullptr, nullptr, 1, &segment, 1, kRng, payload.data(), payload.size())
+          .ok());
+  digest->Add(payload);
+}
+
 std::vector<Codec> AllCodecs() {
   std::vector<Codec> codecs;
   for (const Family family : {Family::kFloat32, Family::kFloat16, Family::kBFloat16}) {
@@ -246,6 +263,7 @@ int Main(int argc, char** argv) {
     SweepDropout(numel, &random, &digest);
   }
   SweepStreamed(&random, &digest);
+  SweepLargestCodes(&digest);
   char hex[17];
   std::snprintf(hex, sizeof(hex), "%016llx", static_cast<unsigned long long>(digest.value()));
   std::printf("%s: %s, expected %s, threads %s\n", level.c_str(), hex, argv[2], argv[3]);
