@@ -85,15 +85,15 @@ template <typename Lanes>
 inline Lanes MaskzLoad(__mmask16 mask, const void* from) {
   Lanes x = {};
   for (int i = 0; i < kLanes; ++i) {
-    auto lane = x[0];
     if ((mask >> i & 1) == 0) continue;
+    auto lane = x[i];
     std::memcpy(&lane, static_cast<const uint8_t*>(from) + i * sizeof(lane), sizeof(lane));
     x[i] = lane;
   }
   return x;
 }
 
-// Rounds to what the processor is told for as long; exceptions of it are not told.
+// Adds while the processor rounds as the constant says; flags that this raises are dropped.
 template <int kRounding>
 inline __m512 AddRound(__m512 a, __m512 b) {
   static_assert((kRounding & _MM_FROUND_NO_EXC) != 0);
@@ -102,7 +102,7 @@ inline __m512 AddRound(__m512 a, __m512 b) {
   _mm_setcsr((saved & ~unsigned{_MM_ROUND_MASK}) | kMode);
   Floats sums = {};
   for (int i = 0; i < kLanes; ++i) {
-    // Volatile, so that none is added before or after.
+    // Volatile, so that it is added now.
     const volatile float x = Floats(a)[i], y = Floats(b)[i];
     const volatile float sum = x + y;
     sums[i] = sum;
