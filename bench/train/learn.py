@@ -21,8 +21,8 @@ from bench.ranks import tell
 from bench.train.models import TASKS, Data, Task
 from bench.train.step import batches, learned_by, make_step, rate_of
 
-_EVALUATIONS = 30  # in a training, of _TESTED examples; the last is of all
-_TESTED = 2_000
+_EVERY = 20  # steps it looks at the accuracy
+_TESTED = 2_000  # on that many examples
 _AT_ONCE = 500
 
 
@@ -43,15 +43,19 @@ def _train(task: Task, learns: str, seed: int, steps: int) -> dict[str, Any]:
     step = make_step(net, optimizer, learned_by(learns), seed)
     fed = batches(len(data.x_train), task.batch, steps, seed)
     start, curve = _digest(net, data.x_train[fed[0]]), []
-    every = max(1, steps // _EVALUATIONS)
     for number, batch in enumerate(fed, 1):
         step(tf.constant(data.x_train[batch]), tf.constant(data.y_train[batch]))
-        if number == steps:
-            curve.append((number, _accuracy(net, data, len(data.x_test))))
-        elif number % every == 0:
+        if number % _EVERY == 0 and number < steps:
             curve.append((number, _accuracy(net, data, _TESTED)))
     gc.check_sync(net)
-    return {"learns": learns, "seed": seed, "steps": steps, "start": start, "curve": curve}
+    return {
+        "learns": learns,
+        "seed": seed,
+        "steps": steps,
+        "start": start,
+        "curve": curve,
+        "accuracy": _accuracy(net, data, len(data.x_test)),
+    }
 
 
 def _accuracy(net: keras.Model, data: Data, examples: int) -> float:

@@ -85,7 +85,8 @@ class Training:
     Attributes:
       learns: the label of a method, or a codec for each variable, between `BETWEEN`.
       start: digest of the weights and the batch that rank 0 began with.
-      curve: (steps, test accuracy in percent) at times.
+      curve: (steps, accuracy in percent of the first test examples) on the way.
+      accuracy: of all test examples at the end, in percent.
     """
 
     model: str
@@ -95,11 +96,7 @@ class Training:
     steps: int
     start: str
     curve: tuple[tuple[int, float], ...]
-
-    @property
-    def accuracy(self) -> float:
-        """At the end, in percent."""
-        return self.curve[-1][1]
+    accuracy: float
 
     def steps_to(self, accuracy: float) -> int | None:
         """Until it was first found; None if it never was."""
