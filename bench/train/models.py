@@ -72,13 +72,20 @@ def conv() -> keras.Model:
     """0.2 million parameters in convolutions: much to compute for little to send."""
     net = keras.Sequential([layers.Input((28, 28, 1))])
     for filters in (32, 64, 128):
-        net.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
-        net.add(layers.Conv2D(filters // 2, 1, activation="relu"))
-        net.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        net.add(_convolution(filters, 3))
+        net.add(_convolution(filters // 2, 1))
+        net.add(_convolution(filters, 3))
         net.add(layers.MaxPooling2D())
     net.add(layers.GlobalAveragePooling2D())
     net.add(layers.Dense(10))
     return net
+
+
+def _convolution(filters: int, size: int) -> keras.Layer:
+    # Plain SGD makes no progress where activations shrink from layer to layer.
+    return layers.Conv2D(
+        filters, size, padding="same", activation="relu", kernel_initializer="he_normal"
+    )
 
 
 def transformer() -> keras.Model:
