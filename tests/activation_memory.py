@@ -20,7 +20,7 @@ with lean.importing():
     import gradcomp as gc
     from gradcomp.activations import pack
 
-LAYERS, WIDTH, ROWS = 16, 256, 8192  # 8 MiB a tensor
+LAYERS, WIDTH, ROWS = 24, 256, 8192  # 8 MiB a tensor
 
 
 def thin(mode: str) -> list[Any]:

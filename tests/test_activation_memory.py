@@ -61,8 +61,7 @@ def test_packing_saves_memory(peaks: dict[str, float]) -> None:
 
 
 def test_without_the_gate_nothing_is_saved(peaks: dict[str, float]) -> None:
-    # 1.46 to 1.51 measured; a little depends on the order that TensorFlow takes ops in.
-    assert peaks["fp16+recompute+open"] > 1.3 * peaks["fp16+recompute"]
+    assert peaks["fp16+recompute+open"] > 1.5 * peaks["fp16+recompute"]
 
 
 def test_memory_is_saved_under_xla_too(peaks: dict[str, float]) -> None:
