@@ -11,6 +11,7 @@
 #include "cpu/bucket.h"
 #include "cpu/threads.h"
 #include "dropout_sweep.h"
+#include "rank_sweep.h"
 #include "streamed_sweep.h"
 #include "support.h"
 
@@ -262,6 +263,7 @@ int Main(int argc, char** argv) {
   for (const int64_t numel : {1023, 1025, 65535, 65536, 65537, 200007}) {
     SweepDropout(numel, &random, &digest);
   }
+  for (int i = 0; i < 60; ++i) SweepRank(&random, &digest);
   SweepStreamed(&random, &digest);
   SweepLargestCodes(&digest);
   char hex[17];
