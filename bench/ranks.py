@@ -27,6 +27,9 @@ ENVIRONMENT = {
     "GRADCOMP_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "CUDA_VISIBLE_DEVICES": "-1",
+    # On by default only where the CPU has instructions for neural networks. Where it is off, large
+    # tensors are new memory in every step, and page faults hide what a method takes.
+    "TF_ENABLE_ONEDNN_OPTS": "1",
 }
 NEEDS = (
     "Hosts with links of their own need root and the commands ip and tc (apt-get install iproute2)"

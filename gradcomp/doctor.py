@@ -25,7 +25,15 @@ from gradcomp.probe import PROBES
 
 PACKAGE = Path(__file__).parent
 PROBE_TIMEOUT_SECONDS = 120.0
-STATE_STYLES = {"works": "green", "absent": "yellow", "broken": "red"}
+STATE_STYLES = {"works": "green", "absent": "yellow", "slow": "yellow", "broken": "red"}
+NEW_MEMORY = 0.5  # least part of a large tensor's pages that are new at every step, to tell of it
+
+# oneDNN's allocator keeps freed memory; TensorFlow has oneDNN on x86 only.
+KEEP_MEMORY = (
+    "export TF_ENABLE_ONEDNN_OPTS=1  # or os.environ, before TensorFlow is imported"
+    if platform.machine() == "x86_64"
+    else "export GLIBC_TUNABLES=glibc.malloc.hugetlb=1  # before Python starts"
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Finding:
     """
 
     name: str
-    state: Literal["works", "absent", "broken"]
+    state: Literal["works", "absent", "slow", "broken"]
     detail: str
     remedy: str = ""
 
@@ -69,11 +77,12 @@ def examine() -> dict[str, Finding]:
     """Probes the native modules, TensorFlow with its GPU kernels, and Horovod at the same time."""
     with ThreadPoolExecutor() as pool:
         facts = dict(zip(PROBES, pool.map(probe, PROBES), strict=True))
-    tensorflow = _tensorflow(facts["tensorflow"])
+    memory = _memory(facts["tensorflow"])
     return {
         "native": _native(facts["native"]),
         "cuda": _cuda(facts["cuda"]),
-        "tensorflow": tensorflow,
+        "tensorflow": _tensorflow(facts["tensorflow"]),
+        **({"memory": memory} if memory else {}),
         "gpu": _gpu(facts["tensorflow"]),
         "horovod": _horovod(facts["horovod"], facts["tensorflow"].get("version")),
     }
@@ -138,6 +147,19 @@ def _tensorflow(facts: dict[str, Any]) -> Finding:
         return Finding("tensorflow", "broken", f"{detail}: {facts['error']}", _reinstall())
     detail += f", Keras {facts['keras']}, {_gpus(facts['gpus'])}, gradcomp's ops load"
     return Finding("tensorflow", "works", detail)
+
+
+def _memory(facts: dict[str, Any]) -> Finding | None:
+    """Whether TensorFlow keeps the memory of freed CPU tensors; nothing where it does not run."""
+    if "new_memory" not in facts:
+        return None
+    if facts["new_memory"] < NEW_MEMORY:
+        return Finding("memory", "works", "TensorFlow keeps the memory of freed CPU tensors")
+    detail = (
+        "large CPU tensors are new memory at every step, and page faults take longer than kernels;"
+        " see Memory in docs/performance.md"
+    )
+    return Finding("memory", "slow", detail, KEEP_MEMORY)
 
 
 def _gpu(facts: dict[str, Any]) -> Finding:

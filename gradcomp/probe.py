@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import resource
+import statistics
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -17,6 +19,7 @@ from typing import Any
 from gradcomp.errors import MissingDependencyError
 
 Facts = dict[str, Any]
+_LARGE = 64 << 20  # bytes of a tensor; glibc's malloc keeps freed blocks of up to 32 MiB
 
 
 def native() -> Facts:
@@ -46,7 +49,12 @@ def tensorflow() -> Facts:
         libraries.load_ops()
         gpu = importlib.import_module("gradcomp.kernels.gpu").loading()
         gpus = len(tf.config.list_physical_devices("GPU"))
-        return {"keras": tf.keras.__version__, "gpus": gpus, "gpu_kernels": gpu._asdict()}
+        return {
+            "keras": tf.keras.__version__,
+            "gpus": gpus,
+            "gpu_kernels": gpu._asdict(),
+            "new_memory": _new_memory(tf),
+        }
 
     return facts | _guarded(load)
 
@@ -78,6 +86,19 @@ MODULES = {
     "tensorflow": "tensorflow",
     "horovod": "horovod",
 }
+
+
+def _new_memory(tf: Any) -> float:
+    """What part of a large CPU tensor's pages the system has to bring anew at every step."""
+    faults = []
+    with tf.device("CPU:0"):
+        x = tf.ones([_LARGE // 4])
+        for _ in range(7):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            x = x * 2.0
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    # The first ones are new in any case.
+    return statistics.median(faults[2:]) * resource.getpagesize() / _LARGE
 
 
 def _guarded(step: Callable[[], Facts]) -> Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -203,6 +204,33 @@ def test_gpu_kernels(
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert state_of("gpu", printed) == state
     assert (f"To mend gpu, type:\n  make -C {PACKAGE.parent} cuda" in printed) == mends
+
+
+@pytest.mark.parametrize(("new", "state"), [(0.0, "works"), (1.0, "slow")])
+def test_it_tells_whether_large_tensors_are_new_memory(
+    monkeypatch: pytest.MonkeyPatch, new: float, state: str
+) -> None:
+    tensorflow = {"version": "2.21.0", "keras": "3.15.1", "gpus": 0, "new_memory": new}
+    kernels = gpu.Loading(False, "no GPU", False)._asdict()
+    answers = {
+        "native": {"path": "_native.so"},
+        "cuda": {"absent": 1},
+        "tensorflow": tensorflow | {"gpu_kernels": kernels},
+        "horovod": {"absent": 1},
+    }
+    monkeypatch.setattr(doctor, "probe", answers.__getitem__)
+    console = Console(file=io.StringIO(), width=400)
+    assert doctor.run({"native", "tensorflow"}, console) == 0
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert state_of("memory", printed) == state
+    remedy = "GLIBC_TUNABLES" if platform.machine() != "x86_64" else "TF_ENABLE_ONEDNN_OPTS=1"
+    assert (f"To mend memory, type:\n  export {remedy}" in printed) == (state == "slow")
+
+
+def test_the_remedy_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, value = doctor.KEEP_MEMORY.split()[1].split("=", 1)
+    monkeypatch.setenv(name, value)
+    assert doctor.probe("tensorflow")["new_memory"] < 0.1
 
 
 @pytest.mark.parametrize(("carriers", "mpi"), [(["gloo"], False), (["gloo", "mpi"], True)])
