@@ -28,7 +28,7 @@ PROBE_TIMEOUT_SECONDS = 120.0
 STATE_STYLES = {"works": "green", "absent": "yellow", "slow": "yellow", "broken": "red"}
 NEW_MEMORY = 0.5  # least part of a large tensor's pages that are new at every step, to tell of it
 
-# oneDNN's allocator keeps freed memory; TensorFlow has oneDNN on x86 only.
+# On x86 oneDNN's allocator keeps freed memory; huge pages make it cheap to ask for new memory.
 KEEP_MEMORY = (
     "export TF_ENABLE_ONEDNN_OPTS=1  # or os.environ, before TensorFlow is imported"
     if platform.machine() == "x86_64"
@@ -157,7 +157,7 @@ def _memory(facts: dict[str, Any]) -> Finding | None:
         return Finding("memory", "works", "TensorFlow keeps the memory of freed CPU tensors")
     detail = (
         "large CPU tensors are new memory at every step, and page faults take longer than kernels;"
-        " see Memory in docs/performance.md"
+        " see Memory of an op's outputs in docs/performance.md"
     )
     return Finding("memory", "slow", detail, KEEP_MEMORY)
 

@@ -134,7 +134,7 @@ def test_verdicts() -> None:
 def test_ops_are_held_to_the_targets_of_their_kernels() -> None:
     found = {spec: {"multiple": 1.32, "faults": 0.0} for spec in ops.SPECS}
     found[targets.INT4]["multiple"] = 2.0
-    bounds = op_targets({"as it is": found, "oneDNN off": {}})
+    bounds = op_targets({ops.KEEPING: found, "oneDNN off": {}})
     kept = {bound.what.split(": op of")[0]: bound.kept for bound in bounds}
     assert kept == {targets.INT4: False, targets.TOPK.format(0.01): True, "fp16": False}
 

@@ -227,6 +227,14 @@ def test_it_tells_whether_large_tensors_are_new_memory(
     assert (f"To mend memory, type:\n  export {remedy}" in printed) == (state == "slow")
 
 
+def test_new_memory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    huge = "[always]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    # Where the system gives huge pages unasked, new memory costs few faults.
+    assert (doctor.probe("tensorflow")["new_memory"] >= doctor.NEW_MEMORY) == (not huge)
+
+
 def test_the_remedy_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     name, value = doctor.KEEP_MEMORY.split()[1].split("=", 1)
     monkeypatch.setenv(name, value)

@@ -33,8 +33,9 @@ AT_ONCE = 8
 # Where TensorFlow has oneDNN on, its allocator keeps freed memory; where it has not, glibc's gives
 # large tensors back to the system, and huge pages make asking for them again cheap.
 _WITHOUT = {"TF_ENABLE_ONEDNN_OPTS": "0"}
+KEEPING = "oneDNN on"
 SETTINGS: dict[str, dict[str, str]] = {
-    "as it is": {},
+    KEEPING: {"TF_ENABLE_ONEDNN_OPTS": "1"},
     "oneDNN off": _WITHOUT,
     "oneDNN off, huge pages": {**_WITHOUT, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
 }

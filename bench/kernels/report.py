@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bench.kernels import targets
+from bench.kernels import ops, targets
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,12 @@ def allocator_table(results: dict[str, dict[str, dict[str, float]]]) -> Table:
 
 
 def op_targets(results: dict[str, dict[str, dict[str, float]]]) -> list[Bound]:
-    """Ops may cost as many times `c = a + b` as kernels `b += a`, with TensorFlow as it is."""
-    found = ((spec, targets.target_of(spec, targets.FEEDBACK)) for spec in results["as it is"])
+    """Ops may cost as many times `c = a + b` as kernels `b += a`, where freed memory is kept."""
+    found = ((spec, targets.target_of(spec, targets.FEEDBACK)) for spec in results[ops.KEEPING])
     return [
         Bound(
             f"{spec}: op of {targets.FEEDBACK}, × c = a + b",
-            *(results["as it is"][spec]["multiple"], target, False, "×"),
+            *(results[ops.KEEPING][spec]["multiple"], target, False, "×"),
         )
         for spec, target in found
         if target is not None
