@@ -32,6 +32,10 @@ def peak(mode: str) -> float:
         "CUDA_VISIBLE_DEVICES": "-1",
         "TF_NUM_INTRAOP_THREADS": "1",
         "OMP_NUM_THREADS": "1",
+        # What is freed goes back to the system at once: the peak is of what is alive, not of what
+        # an allocator keeps. oneDNN would bring a pool of its own.
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
     }
     process = subprocess.run(
         [sys.executable, PROGRAM, mode],
