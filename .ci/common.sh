@@ -7,6 +7,10 @@ readonly LOGS=$ROOT/build/logs
 readonly STAMPS=$VENV/.stamps
 readonly TENSORFLOW_VERSION=2.21.0
 export PATH=$VENV/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
+# Build folders share what they compile alike, and a new clone finds what the last one compiled.
+if command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+fi
 
 # digest FILE...: one hash of the files' contents.
 digest() { cat "$@" | sha256sum | cut -c1-16; }

@@ -15,6 +15,7 @@ command -v make >/dev/null || required+=(make)
 [[ -d /usr/share/datasets/fashion-mnist ]] || optional+=(dataset-fashion-mnist)
 [[ -f /usr/include/simde/x86/avx512.h ]] || optional+=(libsimde-dev)
 command -v ip >/dev/null || optional+=(iproute2)
+command -v ccache >/dev/null || optional+=(ccache)
 command -v mpicxx >/dev/null || optional+=(libopenmpi-dev openmpi-bin)
 
 missing=("${required[@]}" "${optional[@]}")
