@@ -25,7 +25,7 @@ from bench.allreduce.rows import METHODS, Method
 from bench.ranks import has_a_host, interface_bytes, tell
 from gradcomp.reducer import Reducer
 
-_LATENCY_ROUNDS = 31
+_LATENCY = "latency"  # timed as a method is, since it is another beside other work
 _TOLERANCE = 1e-5  # of the largest value: float32 sums, in another order
 Step = Callable[[], list[tf.Tensor]]
 
@@ -56,14 +56,18 @@ def compare(model: str, labels: list[str], rounds: int) -> dict[str, Any]:
         reducers[method.label] = state.reducer
         _demand_equal_ranks(reduced, method.label)
         _demand_close(_with_residuals(reduced, state.reducer), mean, _TOLERANCE)
+    buckets = max((len(reducer.plan.buckets) for reducer in reducers.values()), default=1)
+    steps[_LATENCY] = _tiny_gathers(buckets)
     times, sent = _time(steps, rounds)
+    del sent[_LATENCY]
+    latency = float(np.median(times.pop(_LATENCY))) / buckets / (hvd.size() - 1)
     kernels = {}
     for label, reducer in reducers.items():
         _gather(0)  # all begin at once
         kernels[label] = float(np.mean(_gather(kernel_seconds(reducer.plan))))
     return {
         "goodput": rate,
-        "latency": latency(),
+        "latency": latency,
         "times": times,
         "sent": sent,
         "planned": {label: reducer.plan.sent_bytes for label, reducer in reducers.items()},
@@ -71,20 +75,18 @@ def compare(model: str, labels: list[str], rounds: int) -> dict[str, Any]:
     }
 
 
-def latency() -> float:
-    """Seconds between one rank's message and the next's in a ring: those of a tiny all-gather."""
+def _tiny_gathers(count: int) -> Step:
+    """As many collectives as a method has buckets, all under way at once as these are.
+
+    Each takes N−1 messages, one after the other, which carry next to nothing.
+    """
     tiny = tf.Variable([0.0], trainable=False)
 
     @tf.function(autograph=False)
-    def gather() -> tf.Tensor:
-        return horovod.allgather(tiny.read_value(), name="latency")
+    def step() -> list[tf.Tensor]:
+        return [horovod.allgather(tiny.read_value(), name=f"{_LATENCY}.{i}") for i in range(count)]
 
-    times = []
-    for _ in range(_LATENCY_ROUNDS):
-        begun = time.perf_counter()
-        gather()
-        times.append(time.perf_counter() - begun)
-    return float(np.mean(_gather(float(np.median(times))))) / (hvd.size() - 1)
+    return step
 
 
 def _horovod(gradients: list[tf.Variable], label: str, half: bool) -> Step:
