@@ -3,7 +3,7 @@
 # and the C++ tests that use several threads with ThreadSanitizer.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-readonly THREADED=(threads_test kernel_sweep_v3) # what ThreadSanitizer is for
+readonly THREADED=(threads_test kernel_sweep_baseline) # what ThreadSanitizer is for
 
 configure() { # FOLDER SANITIZERS OPTION...
   local folder=$1 sanitizers=$2
