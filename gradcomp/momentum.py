@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcomp.bucket import VariableSpec
 from gradcomp.codecs import Codec
+from gradcomp.slots import slot
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -105,7 +106,7 @@ class Velocities:
             for v in variables:
                 dtype = tf.float64 if v.dtype == "float64" else tf.float32
                 zeros = tf.zeros(v.shape, dtype)
-                self.kept[v.index] = tf.Variable(zeros, False, name=f"velocity_{v.index}")
+                self.kept[v.index] = slot(zeros, f"velocity_{v.index}")
 
     def accumulate(self, gradients: Sequence[Any]) -> tuple[list[Any], dict[int, tf.Tensor]]:
         """`Momentum.accumulate` of clipped gradients; the gradients themselves where there is none.
@@ -183,12 +184,12 @@ def take_from(optimizer: Any) -> tuple[Momentum, list[Any] | None]:
     # Keras's velocity has the learning rate and the sign of a step in it.
     rate = float(keras.ops.convert_to_tensor(optimizer.learning_rate).numpy())
     velocities: list[Any] = []
-    for slot in optimizer.momentums:
-        if slot is None:
+    for kept in optimizer.momentums:
+        if kept is None:
             velocities.append(None)
             continue
-        values = keras.ops.cast(slot, "float32").numpy()
+        values = keras.ops.cast(kept, "float32").numpy()
         velocities.append(-values / rate if rate else np.zeros_like(values))
-        optimizer._untrack_variable(slot)
+        optimizer._untrack_variable(kept)
     optimizer.momentums = []
     return taken, velocities

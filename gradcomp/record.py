@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradcomp.slots import slot
+
 if TYPE_CHECKING:
     import tensorflow as tf
 
@@ -39,9 +41,9 @@ class Record:
         import tensorflow as tf
 
         # Floats, which live and are assigned on any device.
-        self._ranks = tf.Variable(tf.zeros(variables), trainable=False, name="ranks")
-        self._stage = tf.Variable(0.0, trainable=False, name="stage")
-        self._outcome = tf.Variable(float(NOTHING), trainable=False, name="outcome")
+        self._ranks = slot(tf.zeros(variables), "ranks")
+        self._stage = slot(0.0, "stage")
+        self._outcome = slot(float(NOTHING), "outcome")
 
     def write(
         self,

@@ -25,6 +25,7 @@ from gradcomp.momentum import Momentum, Velocities
 from gradcomp.plan import Plan
 from gradcomp.record import Record
 from gradcomp.service import Service
+from gradcomp.slots import slot
 from gradcomp.stages import Epoch
 from gradcomp.step import Kept, Route, Step
 from gradcomp.traffic import Traffic
@@ -105,13 +106,13 @@ class Reducer:
                 if plan.decides:
                     self._choose()
             self._service = Service()
-            self._ones = tf.Variable(tf.ones(len(plan.variables)), trainable=False, name="ones")
+            self._ones = slot(tf.ones(len(plan.variables)), "ones")
             with kernels.on_host():
-                self.step = tf.Variable(0, trainable=False, dtype=tf.int64, name="step")
+                self.step = slot(0, "step", tf.int64)
             self.epoch = Epoch(plan, live.epoch)
             self.record = Record(len(plan.variables))
             self._counters = {
-                what: tf.Variable(0, trainable=False, dtype=tf.int64, name=what)
+                what: slot(0, what, tf.int64)
                 for what in ("steps", "raw_bytes", "sent_bytes", "local_bytes")
             }
             # By the variable's index, and for the second phase by the bucket's.
@@ -155,10 +156,11 @@ class Reducer:
     def _create_residuals(self) -> None:
         for bucket in filter(feedback.has_feedback, self._plan.layouts):
             for v in bucket.variables:
-                self.residuals[v.index] = _zeros(v.shape, f"residual_{v.index}")
+                self.residuals[v.index] = slot(tf.zeros(v.shape), f"residual_{v.index}")
             if bucket.route == "two_phase":
-                self.chunk_residuals[bucket.index] = _zeros(
-                    (bucket.chunks[self.keeper or 0].numel,), f"chunk_residual_{bucket.index}"
+                self.chunk_residuals[bucket.index] = slot(
+                    tf.zeros(bucket.chunks[self.keeper or 0].numel),
+                    f"chunk_residual_{bucket.index}",
                 )
 
     @property
@@ -228,7 +230,7 @@ class Reducer:
                     f"{self._name} has run in a compiled step, which can't take up residuals of "
                     "another number of ranks or another codec; restore before the first step"
                 )
-            self.carried[index] = _zeros(residual.shape, f"carried_{index}")
+            self.carried[index] = slot(tf.zeros(residual.shape), f"carried_{index}")
         self.carried[index].assign(residual)
 
     def traffic(self) -> Traffic:
@@ -366,10 +368,6 @@ class Reducer:
     def _count(self, raw: Any, sent: Any, local: Any) -> None:
         for counter, value in zip(self._counters.values(), (1, raw, sent, local), strict=True):
             counter.assign_add(tf.cast(value, tf.int64))
-
-
-def _zeros(shape: tuple[int, ...], name: str) -> tf.Variable:
-    return tf.Variable(tf.zeros(shape), trainable=False, dtype=tf.float32, name=name)
 
 
 def _as_given(reduced: Sequence[Gradient], gradients: Sequence[Gradient]) -> list[Gradient]:

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from gradcomp import kernels
 from gradcomp.kinds import Gradient
+from gradcomp.slots import slot
 from gradcomp.xla import for_xla
 
 _RETIRED = (
@@ -21,7 +22,7 @@ class Service:
     def __init__(self) -> None:
         self.ended = False
         with tf.device("/CPU:0"):
-            self._number = tf.Variable("0", trainable=False, name="service")
+            self._number = slot("0", "service")
 
     def end(self) -> None:
         """Lets `guard` fail from now on."""

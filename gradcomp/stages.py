@@ -16,6 +16,7 @@ from gradcomp.feedback import BucketState, is_finite
 from gradcomp.hierarchy import Meters
 from gradcomp.momentum import selects, zero_where_sent
 from gradcomp.plan import Plan
+from gradcomp.slots import slot
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -37,7 +38,7 @@ class Epoch:
 
         self._length = plan.warmup_epochs
         self._told = told is not None
-        self.variable = tf.Variable(told or 0, trainable=False, dtype=tf.int64, name="epoch")
+        self.variable = slot(told or 0, "epoch", tf.int64)
 
     def set(self, epoch: int) -> None:
         """Goes to an epoch, from the next step on."""

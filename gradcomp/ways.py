@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gradcomp.chooser import Chooser
+from gradcomp.slots import slot
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -42,15 +43,12 @@ class Chosen:
 
         self._chooser, self._branches = chooser, branches
 
-        def variable(value: Any, kind: tf.DType, name: str) -> tf.Variable:
-            return tf.Variable(value, trainable=False, dtype=kind, name=name)
-
         # On the CPU, where the branch is chosen.
         with tf.device("/CPU:0"):
-            self._numbers = variable(chooser.numbers, tf.int32, "ways")
-            self._steps = variable(0, tf.int64, "ways_steps")
-            self._next = variable(chooser.interval, tf.int64, "ways_next")
-        self._waiting = variable(tf.zeros(len(chooser.numbers)), tf.float32, "ways_waiting")
+            self._numbers = slot(chooser.numbers, "ways", tf.int32)
+            self._steps = slot(0, "ways_steps", tf.int64)
+            self._next = slot(chooser.interval, "ways_next", tf.int64)
+        self._waiting = slot(tf.zeros(len(chooser.numbers)), "ways_waiting")
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections import Counter
 from unittest import mock
 
 import horovod.tensorflow as real_horovod
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -123,7 +124,40 @@ def gradients_stay_on_the_gpu() -> dict[tuple[str, bool], dict[str, set]]:
     return told
 
 
+def a_step_is_traced_once() -> dict[str, int]:
+    """How often the Python code of a step runs, when the step does: a tape's, and that of `fit`."""
+    traces = dict.fromkeys(("tape", "fit"), 0)
+    weight = tf.Variable(np.ones((40, 40), np.float32))
+
+    @tf.function(autograph=False)
+    def step():
+        traces["tape"] += 1
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(weight * weight)
+        tape = hvd.DistributedGradientTape(tape, compression="quantize:bits=4")
+        return tape.gradient(value, weight)
+
+    for _ in range(2):
+        step()
+
+    class Counted(keras.Sequential):
+        def train_step(self, data):
+            traces["fit"] += 1
+            return super().train_step(data)
+
+    model = Counted([keras.Input((40,)), keras.layers.Dense(40)])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(), compression="topk:density=0.01")
+    model.compile(optimizer, "mse")
+    model.fit(np.ones((4, 40)), np.ones((4, 40)), batch_size=2, verbose=0)
+    return traces
+
+
 SCENARIOS = {
     f.__name__: f
-    for f in (collectives_carry_payloads, one_op_a_bucket_and_phase, gradients_stay_on_the_gpu)
+    for f in (
+        collectives_carry_payloads,
+        one_op_a_bucket_and_phase,
+        gradients_stay_on_the_gpu,
+        a_step_is_traced_once,
+    )
 }

@@ -330,6 +330,25 @@ def tensors_are_reduced_in_replicas(strategy: Any) -> None:
     assert "other tensors or another codec" in told
 
 
+def a_step_is_traced_as_often_as_the_plain_strategys(strategy: Any) -> None:
+    def traces(opt: Callable[[], Any]) -> int:
+        count = 0
+
+        class Counted(keras.Sequential):
+            def train_step(self, data: Any) -> Any:
+                nonlocal count
+                count += 1
+                return super().train_step(data)
+
+        with strategy.scope():
+            net = Counted([keras.layers.Input((16,)), keras.layers.Dense(4)])
+            net.compile(opt(), loss())
+        net.fit(*data(), batch_size=BATCH, verbose=0)
+        return count
+
+    assert traces(distributed(optimizers.SGD, "quantize:bits=8")) == traces(optimizers.SGD)
+
+
 def message_of(error: type[Exception], work: Callable[[], Any]) -> str:
     try:
         work()
@@ -369,6 +388,7 @@ SCENARIOS = {
         checkpoints_hold_every_replicas_residuals,
         fits_follow_each_other,
         tensors_are_reduced_in_replicas,
+        a_step_is_traced_as_often_as_the_plain_strategys,
         what_cannot_work_says_so,
     )
 }

@@ -86,3 +86,9 @@ def test_with_gpu_kernels_only_payloads_leave_the_gpu(outcomes, spec, nccl) -> N
         assert found["crossing"] == payloads
         # What the kernels read in host memory is there already.
         assert found["tables"] == {("/device:CPU:0", "int64"), ("/device:CPU:0", "float32")}
+
+
+def test_a_step_is_traced_once(outcomes) -> None:
+    """As without gradcomp: where a trace creates variables, TensorFlow makes a second one."""
+    for traces in values(outcomes, "a_step_is_traced_once", RANKS):
+        assert traces == {"tape": 1, "fit": 1}
