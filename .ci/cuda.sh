@@ -20,7 +20,7 @@ fi
 
 compile_kernels
 python -m bench.cuda_table "$OUT"
-.ci/cuda_extension.sh
+PYTHON=$VENV/bin/python .ci/cuda_extension.sh # not the one that .venv was made with
 if [[ ${1:-} == --if-found ]]; then # what follows takes minutes more, and a download
   echo "cuda: make cuda also builds gradcomp/_gpu_ops.so, and loads it"
   exit
