@@ -6,11 +6,13 @@ Fails where a kernel uses local memory, or a streaming kernel has no 16-byte loa
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +47,11 @@ STREAMING: Mapping[str, str] = {
     "unpack_bits_kernel": "LS",
 }
 """Kernels that pass over whole tensors, and the vector accesses they owe: L(oads), S(tores)."""
+
+_IN_SASS = re.compile(
+    r"^\s*arch = (?P<arch>\w+)|^\s*Function : (?P<name>\S+)|\b(?P<access>LDG|STG)\.E[.\w]*\.128\b",
+    re.MULTILINE,
+)
 
 
 def parse_ptxas(log: str) -> dict[Compiled, Usage]:
@@ -92,16 +99,14 @@ def parse_accesses(sass: str) -> dict[Compiled, str]:
     """
     found: dict[Compiled, str] = {}
     arch, name = "", ""
-    for line in sass.splitlines():
-        if header := re.match(r"\s*arch = (\w+)", line):
-            arch = header[1]
-        elif header := re.match(r"\s*Function : (\S+)", line):
-            name = header[1]
+    for what in _IN_SASS.finditer(sass):
+        if what["arch"]:
+            arch = what["arch"]
+        elif what["name"]:
+            name = what["name"]
             found[name, arch] = ""
-        elif access := re.search(r"\b(LDG|STG)\.E[.\w]*\.128\b", line):
-            letter = access[1][0]
-            if letter not in found[name, arch]:
-                found[name, arch] = "".join(sorted(found[name, arch] + letter))
+        elif (letter := what["access"][0]) not in found[name, arch]:
+            found[name, arch] = "".join(sorted(found[name, arch] + letter))
     return found
 
 
@@ -182,21 +187,25 @@ def main(arguments: Sequence[str]) -> int:
     usage: dict[Compiled, Usage] = {}
     threads: dict[str, int] = {}
     accesses: dict[Compiled, str] = {}
-    for path in sorted(Path(arguments[0]).glob("*.o")):
+    objects = sorted(Path(arguments[0]).glob("*.o"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # of processes that disassemble
+        ptx = pool.map(lambda path: parse_threads(_dump("-ptx", path)), objects)
+        sass = pool.map(lambda path: parse_accesses(_dump("-sass", path)), objects)
+    for path, blocks, found in zip(objects, ptx, sass, strict=True):
         usage |= parse_ptxas(path.with_suffix(".log").read_text())
-        threads |= parse_threads(_dump("-ptx", path))
-        accesses |= parse_accesses(_dump("-sass", path))
+        threads |= blocks
+        accesses |= found
     names = demangle(name for name, _ in usage)
     Console(width=140).print(table(usage, threads, names))
-    found = faults(usage, accesses, names)
-    for fault in found:
+    all_faults = faults(usage, accesses, names)
+    for fault in all_faults:
         print("cuda:", fault)
-    if not found:
+    if not all_faults:
         print(
             f"cuda: {len(usage)} compiled kernels, none with local memory or spills; 16-byte"
             f" accesses in {len(STREAMING)} streaming kernels"
         )
-    return bool(found)
+    return bool(all_faults)
 
 
 if __name__ == "__main__":
