@@ -25,7 +25,7 @@ from bench.allreduce.rows import METHODS, Method
 from bench.ranks import has_a_host, interface_bytes, tell
 from gradcomp.reducer import Reducer
 
-_LATENCY = "latency"  # timed as a method is, since it is another beside other work
+_LATENCY = "latency"  # timed in turn with the methods: it drifts as they do
 _TOLERANCE = 1e-5  # of the largest value: float32 sums, in another order
 Step = Callable[[], list[tf.Tensor]]
 
