@@ -20,7 +20,7 @@ stamped packages "$ROOT $TENSORFLOW_VERSION $(digest pyproject.toml .ci/packages
   .ci/packages.sh
 
 stamped horovod "$TENSORFLOW_VERSION $(digest gradcomp/build_horovod.sh) $(command -v mpicxx || true)" \
-  "[4/5] building Horovod for TensorFlow $TENSORFLOW_VERSION (about 2 minutes) ..." \
+  "[4/5] building Horovod for TensorFlow $TENSORFLOW_VERSION (about 3 minutes) ..." \
   "The build needs g++, make and 2 GB of free memory a core." \
   env PYTHON="$VENV/bin/python" CCACHE_BASEDIR="${TMPDIR:-/tmp}" sh gradcomp/build_horovod.sh # where pip unpacks it
 

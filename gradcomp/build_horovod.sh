@@ -2,7 +2,7 @@
 # Builds and installs Horovod for the TensorFlow of $PYTHON (python3 by default), for CPUs with Gloo,
 # and with MPI where its compiler wrapper mpicxx is found, unless HOROVOD_WITHOUT_MPI=1 is set.
 # For NCCL set HOROVOD_GPU_OPERATIONS=NCCL as Horovod's manual says.
-# Needs g++ and make; takes about two minutes on two cores.
+# Needs g++ and make; takes about three minutes on two cores.
 set -eu
 
 python=$(command -v "${PYTHON:-python3}")
@@ -15,8 +15,10 @@ tensorflow=$("$python" -c 'import importlib.util, os; print(os.path.dirname(impo
 
 # One file of Horovod includes four headers that a CPU build does not use. From TensorFlow 2.19 on
 # the wheels lack some of them, or what these include in turn; empty ones do instead.
-shim=$(mktemp -d)
-trap 'rm -rf "$shim"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+shim=$work/shim source=$work/horovod
+mkdir "$shim" "$source"
 if [ ! -e "$tensorflow/include/tensorflow/compiler/xla/client/xla_builder.h" ]; then
   for header in tf2xla/xla_op_kernel.h tf2xla/xla_op_registry.h xla/shape.h xla/client/xla_builder.h; do
     mkdir -p "$(dirname "$shim/tensorflow/compiler/$header")"
@@ -39,5 +41,22 @@ else
   mpi="not found (no mpicxx on PATH; on Debian: apt-get install libopenmpi-dev openmpi-bin)"
 fi
 echo "MPI: $mpi"
-# A cached wheel may be built for another TensorFlow, and so may the installed one.
-"$python" -m pip install --no-cache-dir --no-build-isolation --no-deps --force-reinstall horovod==0.28.1
+
+"$python" -m pip download --no-build-isolation --no-deps --no-binary horovod -d "$work" horovod==0.28.1
+tar -xzf "$work"/horovod-*.tar.gz -C "$source" --strip-components=1
+# In these two, Gloo posts what a rank sends before what it receives. Where two ranks send to each
+# other, the later one's word that it is ready to receive then waits behind all that it sends, and
+# large messages go one way at a time. So receive first, as Gloo's all-reduce does.
+gloo=$source/third_party/gloo/gloo
+sed -i '/^ *out->send(/{N;s/\(.*\)\n\(.*out->recv.*\)/\2\n\1/}' "$gloo/allgatherv.cc"
+sed -i -e 's/int recvRank = .*;/int recvRank = sendRank;/' \
+  -e '/^ *in->send(/{N;N;N;s/\(.*\)\n\( *out->recv.*\)/\2\n\1/}' "$gloo/alltoallv.cc"
+for file in allgatherv alltoallv; do
+  calls=$(grep -o -e '->recv(' -e '->send(' "$gloo/$file.cc" | tr -d '\n')
+  case $file:$calls in
+    "allgatherv:->recv(->send(->recv(->send(" | "alltoallv:->recv(->send(") ;;
+    *) echo "$file.cc of this Horovod's Gloo is not the one that is known: $calls" >&2 && exit 1 ;;
+  esac
+done
+# The installed one may be built for another TensorFlow.
+"$python" -m pip install --no-build-isolation --no-deps --force-reinstall "$source"

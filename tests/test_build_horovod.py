@@ -1,7 +1,8 @@
-"""`build_horovod.sh` builds with MPI where there is one, unless it is told not to."""
+"""`build_horovod.sh`: MPI where there is one, and Gloo's receives before its sends."""
 
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -9,30 +10,54 @@ import pytest
 import gradcomp
 
 SCRIPT = Path(gradcomp.__file__).parent / "build_horovod.sh"
-TOOLS = ("sh", "cat", "dirname", "env", "mkdir", "mktemp", "nproc", "rm")
+TOOLS = ("sh", "cat", "cp", "dirname", "env", "grep", "gzip", "mkdir", "mktemp", "nproc", "rm")
+EDITORS = ("sed", "tar", "tr")
+# Told to download, it copies the archive beside it; told to install, it shows what it is given.
 PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then echo /nowhere; exit; fi
 echo "$* WITH_MPI=${HOROVOD_WITH_MPI:-} WITHOUT_MPI=${HOROVOD_WITHOUT_MPI:-}"
+for last; do
+  if [ "${before:-}" = -d ]; then cp "$ARCHIVE" "$last"; fi
+  before=$last
+done
+if [ -e "$last/third_party" ]; then cat "$last"/third_party/gloo/gloo/*.cc; fi
 """
+SENDS_FIRST = {
+    "allgatherv.cc": "if (i == 0) {\n  out->send(to, a);\n  out->recv(from, b);\n}\n"
+    "out->send(to, c);\nout->recv(from, d);\n",
+    "alltoallv.cc": "int recvRank = (myRank + worldSize - i) % worldSize;\n"
+    "in->send(\n    to, e);\nout->recv(\n    from, f);\n",
+}
 
 
-def build(folder: Path, *programs: str, **settings: str) -> str:
+def build(
+    folder: Path, *programs: str, gloo: dict[str, str] = SENDS_FIRST, **settings: str
+) -> subprocess.CompletedProcess[str]:
     """What the script says where PATH has its tools and `programs` only, and builds nothing."""
-    for tool in TOOLS:
+    for tool in (*TOOLS, *EDITORS):
         (folder / tool).symlink_to(shutil.which(tool))
     for name, text in [("python", PYTHON), *((program, "#!/bin/sh\n") for program in programs)]:
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    done = subprocess.run(
+    sources = folder / "horovod-0.28.1" / "third_party" / "gloo" / "gloo"
+    sources.mkdir(parents=True)
+    for name, text in gloo.items():
+        (sources / name).write_text(text)
+    archive = folder / "horovod-0.28.1.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder / "horovod-0.28.1", "horovod-0.28.1")
+    return subprocess.run(
         [str(folder / "sh"), str(SCRIPT)],
-        env={"PATH": str(folder), "PYTHON": str(folder / "python"), **settings},
+        env={
+            "PATH": str(folder),
+            "PYTHON": str(folder / "python"),
+            "ARCHIVE": str(archive),
+            **settings,
+        },
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert "horovod==0.28.1" in done.stdout
-    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -45,7 +70,27 @@ def build(folder: Path, *programs: str, **settings: str) -> str:
     ],
 )
 def test_mpi_is_built_in_where_it_is(tmp_path, programs, settings, with_mpi, told) -> None:
-    said = build(tmp_path, *programs, **settings)
-    assert ("WITH_MPI=1 WITHOUT_MPI=\n" if with_mpi else "WITH_MPI= WITHOUT_MPI=1\n") in said
-    (line,) = [line for line in said.splitlines() if line.startswith("MPI: ")]
+    done = build(tmp_path, *programs, **settings)
+    assert done.returncode == 0, done.stderr
+    assert "horovod==0.28.1" in done.stdout
+    assert ("WITH_MPI=1 WITHOUT_MPI=\n" if with_mpi else "WITH_MPI= WITHOUT_MPI=1\n") in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("MPI: ")]
     assert told in line
+
+
+def test_gloo_receives_before_it_sends(tmp_path) -> None:
+    done = build(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(
+        "if (i == 0) {\n  out->recv(from, b);\n  out->send(to, a);\n}\n"
+        "out->recv(from, d);\nout->send(to, c);\n"
+        "int recvRank = sendRank;\nout->recv(\n    from, f);\nin->send(\n    to, e);\n"
+    )
+
+
+@pytest.mark.parametrize("name", SENDS_FIRST)
+def test_another_gloo_is_not_built(tmp_path, name) -> None:
+    done = build(tmp_path, gloo=SENDS_FIRST | {name: "out->send(to, a);\n"})
+    assert done.returncode == 1
+    assert f"{name} of this Horovod's Gloo is not the one that is known" in done.stderr
+    assert "--force-reinstall" not in done.stdout
