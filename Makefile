@@ -8,7 +8,7 @@ help: ## list the targets
 setup: ## create or refresh .venv: TensorFlow, Horovod, the extension (all targets do it)
 	@.ci/setup.sh
 
-demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the table (about 6 minutes)
+demo: setup ## train on Fashion-MNIST over Horovod with five codecs, print the table (about 8 minutes)
 	@.venv/bin/python -m bench.demo
 
 bench: setup ## kernels, all-reduces, overlap and training, each in its small size (under 10 minutes)
