@@ -10,8 +10,10 @@ import pytest
 import gradcomp
 
 SCRIPT = Path(gradcomp.__file__).parent / "build_horovod.sh"
-TOOLS = ("sh", "cat", "cp", "dirname", "env", "grep", "gzip", "mkdir", "mktemp", "nproc", "rm")
-EDITORS = ("sed", "tar", "tr")
+TOOLS = (
+    *("cat", "cp", "dirname", "env", "grep", "gzip", "mkdir", "mktemp", "nproc", "rm", "sed"),
+    *("sh", "tar", "tr"),
+)
 # Told to download, it copies the archive beside it; told to install, it shows what it is given.
 PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then echo /nowhere; exit; fi
@@ -36,7 +38,7 @@ def build(
     folder: Path, *programs: str, gloo: dict[str, str] = GLOO, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     """What the script says where PATH has its tools and `programs` only, and builds nothing."""
-    for tool in (*TOOLS, *EDITORS):
+    for tool in TOOLS:
         (folder / tool).symlink_to(shutil.which(tool))
     for name, text in [("python", PYTHON), *((program, "#!/bin/sh\n") for program in programs)]:
         (folder / name).write_text(text)

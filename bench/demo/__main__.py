@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     images = SOURCES[source]()
     console.print(f"Data: {images.name}.")
     console.print(
-        f"{len(RUNS)} trainings of the same network on {RANKS} Horovod processes, about a minute "
+        f"{len(RUNS)} trainings of the same network on {RANKS} Horovod processes, a minute or two "
         "each; they differ in nothing but the codec."
     )
     try:
