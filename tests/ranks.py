@@ -33,6 +33,12 @@ class Outcome:
     value: Any  # what the scenario returned, or the traceback
 
 
+class Outcomes(dict[str, list[Outcome]]):
+    """Outcomes by the scenario's name, in rank order, and how the processes ended."""
+
+    ending = ""  # the last lines they printed: all there is of one that died
+
+
 def launch(
     module: str,
     ranks: int,
@@ -41,7 +47,7 @@ def launch(
     timeout: float = 300,
     own_network: bool = False,
     hosts: tuple[int, ...] = (),
-) -> dict[str, list[Outcome]]:
+) -> Outcomes:
     """Runs all of a module's scenarios on `ranks` processes; outcomes by name, in rank order.
 
     With `own_network` the ranks are alone on a loopback interface of their own, in a network
@@ -72,7 +78,8 @@ def launch(
             process.wait()
             raise AssertionError(f"no end after {timeout} s:\n{_tail(log)}") from None
     outcomes = collect(folder, ranks)
-    assert outcomes, f"no rank came to a result:\n{_tail(log)}"
+    outcomes.ending = f"exit code {process.returncode}; the last lines:\n{_tail(log)}"
+    assert outcomes, f"no rank came to a result: {outcomes.ending}"
     return outcomes
 
 
@@ -82,15 +89,16 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",  # one that crashes says where
         # A rank that fails leaves the others waiting: end them soon, not after a minute.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "40",
     }
 
 
-def collect(folder: Path, ranks: int) -> dict[str, list[Outcome]]:
+def collect(folder: Path, ranks: int) -> Outcomes:
     """What ranks left in the folder: outcomes by name, in rank order."""
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes = Outcomes()
     for rank in range(ranks):
         file = folder / f"rank{rank}.pickle"
         if not file.exists():  # ended by another rank's failure, which says more
@@ -100,12 +108,13 @@ def collect(folder: Path, ranks: int) -> dict[str, list[Outcome]]:
     return outcomes
 
 
-def values(outcomes: dict[str, list[Outcome]], name: str, ranks: int) -> list[Any]:
+def values(outcomes: Outcomes, name: str, ranks: int) -> list[Any]:
     """Each rank's result of a scenario; fails with a rank's traceback where it failed."""
-    assert name in outcomes, f"{name} was not reached; an earlier scenario failed"
+    assert name in outcomes, f"{name} was not reached: {outcomes.ending}"
     for rank, outcome in enumerate(outcomes[name]):
         assert outcome.ok, f"on rank {rank}:\n{outcome.value}"
-    assert len(outcomes[name]) == ranks, f"{name} was not reached on every rank"
+    reached = len(outcomes[name])
+    assert reached == ranks, f"{name} was reached on {reached} ranks: {outcomes.ending}"
     return [outcome.value for outcome in outcomes[name]]
 
 

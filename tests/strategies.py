@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import lean
-from ranks import TESTS, Outcome, measure_first_only
+from ranks import TESTS, Outcome, Outcomes, measure_first_only
 
 from bench.hosts import Hosts, address
 
@@ -28,21 +28,17 @@ DEVICES = 2
 PORT = 7177  # of every host's worker: nobody else is there
 
 
-def launch_devices(module: str, folder: Path, timeout: float = 300) -> dict[str, list[Outcome]]:
+def launch_devices(module: str, folder: Path, timeout: float = 300) -> Outcomes:
     """Runs a module's scenarios under a MirroredStrategy of two logical CPU devices."""
     return _launch(module, folder, [None], timeout)
 
 
-def launch_workers(
-    module: str, workers: int, folder: Path, timeout: float = 300
-) -> dict[str, list[Outcome]]:
+def launch_workers(module: str, workers: int, folder: Path, timeout: float = 300) -> Outcomes:
     """Runs a module's scenarios on the workers of a MultiWorkerMirroredStrategy."""
     return _launch(module, folder, configurations(workers), timeout)
 
 
-def launch_hosts(
-    module: str, hosts: Hosts, folder: Path, timeout: float = 300
-) -> dict[str, list[Outcome]]:
+def launch_hosts(module: str, hosts: Hosts, folder: Path, timeout: float = 300) -> Outcomes:
     """Runs a module's scenarios on workers, each on a host of its own."""
     addresses = [f"{address(host)}:{PORT}" for host in range(hosts.count)]
     return _launch(module, folder, _configurations(addresses), timeout, hosts)
@@ -87,6 +83,7 @@ def start(
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONFAULTHANDLER": "1",  # one that crashes says where
         **({} if configuration is None else {"TF_CONFIG": configuration}),
     }
     with (folder / f"worker{index}.log").open("wb") as output:
@@ -101,15 +98,17 @@ def start(
 
 def _launch(
     module: str, folder: Path, settings: list[Any], timeout: float, hosts: Hosts | None = None
-) -> dict[str, list[Outcome]]:
-    _run([str(Path(__file__)), module, str(folder)], folder, settings, timeout, hosts)
-    outcomes: dict[str, list[Outcome]] = {}
+) -> Outcomes:
+    program = [str(Path(__file__)), module, str(folder)]
+    codes = _run(program, folder, settings, timeout, hosts)
+    outcomes = Outcomes()
+    outcomes.ending = f"exit codes {codes}; the last lines of each:\n{tail(folder)}"
     for index in range(len(settings)):
         file = folder / f"worker{index}.pickle"
         if file.exists():
             for name, outcome in pickle.loads(file.read_bytes()).items():
                 outcomes.setdefault(name, []).append(outcome)
-    assert outcomes, f"no worker came to a result:\n{tail(folder)}"
+    assert outcomes, f"no worker came to a result: {outcomes.ending}"
     return outcomes
 
 
