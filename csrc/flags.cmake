@@ -4,9 +4,11 @@ find_package(Threads REQUIRED)
 target_link_libraries(gradcomp_flags INTERFACE Threads::Threads)
 target_include_directories(gradcomp_flags INTERFACE "${PROJECT_SOURCE_DIR}/csrc")
 # Equal bytes on every instruction set need no fused multiply-add; plain loops vectorise without
-# errno and traps; -Werror is for us, not for whoever builds a wheel with a newer compiler.
+# errno and traps; loops that copy a cache line or two stay loops, since the `rep movs` that GCC makes
+# of them takes longer to start than to copy; -Werror is for us, not for whoever builds a wheel with a
+# newer compiler.
 target_compile_options(gradcomp_flags INTERFACE
-  -Wall -Wextra -O3 -fno-math-errno -ffp-contract=off
+  -Wall -Wextra -O3 -fno-math-errno -ffp-contract=off -fno-tree-loop-distribute-patterns
   $<$<NOT:$<BOOL:${SKBUILD}>>:-Werror>)
 # Not for aarch64, where GCC 12 would turn float(int(-0.5)) into one instruction that gives -0.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

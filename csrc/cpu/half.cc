@@ -3,8 +3,7 @@
 #include "core/float_bits.h"
 #include "cpu/simd.h"
 
-#if defined(GRADCOMP_DISPATCH) || defined(__F16C__)
-#define GRADCOMP_F16C
+#if defined(GRADCOMP_V3)
 #include <immintrin.h>
 #endif
 
@@ -17,11 +16,8 @@ GRADCOMP_INLINE void ConvertByBits(const float* x, int64_t first, int64_t n, Flo
 
 // Without the instruction, the dozen integer operations an element take 1.3 (AVX2) to 2.5 (SSE2)
 // times as long as memory does.
-#if defined(GRADCOMP_F16C)
-#if defined(GRADCOMP_DISPATCH)
-__attribute__((target("arch=x86-64-v3")))
-#endif
-void ConvertByInstruction(const float* x, int64_t n, Float16* half) {
+#if defined(GRADCOMP_V3)
+GRADCOMP_V3 void ConvertByInstruction(const float* x, int64_t n, Float16* half) {
   const __m256 nan = _mm256_set1_ps(FloatFromBits(kNanBits));
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -37,14 +33,10 @@ void ConvertByInstruction(const float* x, int64_t n, Float16* half) {
 }  // namespace
 
 void HalfFromFloats(const float* x, int64_t n, Float16* half) {
-#if defined(GRADCOMP_DISPATCH)
+#if defined(GRADCOMP_V3)
   if (HasV3()) return ConvertByInstruction(x, n, half);
-  ConvertByBits(x, 0, n, half);
-#elif defined(GRADCOMP_F16C)
-  ConvertByInstruction(x, n, half);
-#else
-  ConvertByBits(x, 0, n, half);
 #endif
+  ConvertByBits(x, 0, n, half);
 }
 
 }  // namespace gradcomp

@@ -17,8 +17,13 @@
 #define GRADCOMP_CLONES
 #endif
 
-// A function with intrinsics of the highest level, where there may be a processor for it: call it
-// if HasV4().
+// A function with intrinsics of a level, where there may be a processor for it: call it if HasV3(),
+// or HasV4().
+#if defined(GRADCOMP_DISPATCH)
+#define GRADCOMP_V3 __attribute__((target("arch=x86-64-v3")))
+#elif defined(__AVX2__) && defined(__F16C__)
+#define GRADCOMP_V3
+#endif
 #if defined(GRADCOMP_DISPATCH)
 #define GRADCOMP_V4 __attribute__((target("arch=x86-64-v4")))
 #elif defined(GRADCOMP_EMULATED_V4) || \
@@ -31,8 +36,13 @@ namespace gradcomp {
 #if defined(GRADCOMP_DISPATCH)
 inline bool HasV3() { return __builtin_cpu_supports("x86-64-v3"); }
 inline bool HasV4() { return __builtin_cpu_supports("x86-64-v4"); }
-#elif defined(GRADCOMP_V4)
+#else
+#if defined(GRADCOMP_V3)
+constexpr bool HasV3() { return true; }
+#endif
+#if defined(GRADCOMP_V4)
 constexpr bool HasV4() { return true; }
+#endif
 #endif
 
 constexpr int64_t kCacheLine = 64;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "core/elias_fano.h"
 #include "cpu/block.h"
@@ -87,7 +88,7 @@ Status DecodeSlice(const Codec& values_codec, const uint8_t* payloads, int64_t s
   *finite = true;
   for (int64_t begin = slice.begin; begin < slice.end; begin += kOutputTile) {
     const int64_t size = std::min(kOutputTile, slice.end - begin);
-    std::fill_n(sum, size, 0.0f);
+    std::memset(sum, 0, static_cast<size_t>(size) * sizeof(float));
     for (int64_t rank = 0; rank < world; ++rank) {
       Cursor* cursor = cursors.get() + rank;
       if (!AddBelow(values_codec, k, begin, begin + size, cursor, sum)) return {Code::kBadPayload};

@@ -5,6 +5,7 @@
 
 #include "core/float_bits.h"
 #include "cpu/simd.h"
+#include "cpu/tile_v3.h"
 #include "cpu/tile_v4.h"
 
 namespace gradcomp {
@@ -109,6 +110,30 @@ GRADCOMP_V4 void ScanV4(const Source& source, int64_t first, int64_t n, uint32_t
 }
 #endif
 
+#if defined(GRADCOMP_V3)
+GRADCOMP_V3 void ScanV3(const Source& source, int64_t first, int64_t n, uint32_t threshold,
+                        Candidates* candidates) {
+  Candidates found = *candidates;
+  // Magnitudes are compared as signed integers, which knows greater but not greater or equal.
+  const __m256i below = _mm256_set1_epi32(static_cast<int32_t>(threshold) - 1);
+  for (int64_t begin = first; begin < first + n; begin += kScan) {
+    Float32 x[kScan];
+    Float32* const corrected = source.new_residual ? source.new_residual + begin : x;
+    uint64_t mask = 0;
+    GRADCOMP_UNROLL(8)
+    for (int64_t i = 0; i < kScan; i += kLanesV3) {
+      const __m256 v = LoadCorrectedV3(source, begin + i);
+      StoreV3(corrected + i, v);
+      const __m256i chosen = _mm256_cmpgt_epi32(MagnitudeV3(v), below);
+      const int bits = _mm256_movemask_ps(_mm256_castsi256_ps(chosen));
+      mask |= static_cast<uint64_t>(static_cast<uint32_t>(bits)) << i;
+    }
+    AppendMasked(mask, begin, corrected, &found);
+  }
+  *candidates = found;
+}
+#endif
+
 GRADCOMP_CLONES void ScanPlain(const Source& source, int64_t first, int64_t n, uint32_t threshold,
                                Candidates* candidates) {
   Candidates found = *candidates;
@@ -137,6 +162,13 @@ void Scan(const Source& source, int64_t first, int64_t n, uint32_t threshold,
 #if defined(GRADCOMP_V4)
   const auto scan = few ? ScanV4<true> : ScanV4<false>;
   if (HasV4()) return scan(source, first, n, threshold, candidates);
+#endif
+#if defined(GRADCOMP_V3)
+  if (HasV3() && source.dtype == DType::kFloat32) {
+    const int64_t whole = n / kScan * kScan;
+    ScanV3(source, first, whole, threshold, candidates);
+    return ScanPlain(source, first + whole, n - whole, threshold, candidates);
+  }
 #endif
   ScanPlain(source, first, n, threshold, candidates);
 }
