@@ -54,6 +54,17 @@ def test_every_length_at_every_misalignment(params: KernelParams) -> None:
             check_decode(params, both, 2, table, [numel], 0.3, misalignments=misalignments)
 
 
+@pytest.mark.parametrize("numel", [(16 << 20) // 4 + 300, (16 << 20) // 4 + 301])
+def test_sums_too_large_for_the_caches(numel: int) -> None:
+    # Written another way where memory is aligned for it, here at 0 and 16.
+    table = one_row(numel, numel // 100)
+    payload = check_encode(HALF, [numbers("normal", numel)], None, table)
+    other = check_encode(HALF, [numbers("special", numel)], None, table)  # infinity and NaN
+    for second in (payload, other):
+        both = np.concatenate([payload, second])
+        check_decode(HALF, both, 2, table, [numel], 0.5, misalignments=[0, 4, 16])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("params", PARAMS, ids=name)
