@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/float_bits.h"
-#include "cpu/cast_v4.h"
+#include "cpu/cast_vectors.h"
 #include "cpu/half.h"
 #include "cpu/simd.h"
 
@@ -24,6 +24,16 @@ GRADCOMP_INLINE void Narrow(const float* x, int64_t n, BFloat16* __restrict wire
   for (int64_t i = 0; i < n; ++i) wire[i].bits = SaturatingBFloat16FromFloat(x[i]);
 }
 
+// What was sent, of each.
+template <typename Wire>
+GRADCOMP_INLINE void WidenTile(const Wire* __restrict wire, int64_t n, float* __restrict sent) {
+  for (int64_t i = 0; i < n; ++i) sent[i] = Widen(wire[i]);
+}
+
+GRADCOMP_INLINE void WidenTile(const Float16* wire, int64_t n, float* sent) {
+  FloatsFromHalf(wire, n, sent);
+}
+
 template <typename Wire>
 GRADCOMP_INLINE void Encode(const Source& source, int64_t n, uint8_t* payload) {
   for (int64_t first = 0; first < n; first += kTile) {
@@ -34,7 +44,9 @@ GRADCOMP_INLINE void Encode(const Source& source, int64_t n, uint8_t* payload) {
     Narrow(x, count, wire);
     if (source.new_residual == nullptr) continue;
     Float32* __restrict lost = source.new_residual + first;
-    for (int64_t i = 0; i < count; ++i) lost[i].value = Canonical(x[i] - Widen(wire[i]));
+    float sent[kTile];
+    WidenTile(wire, count, sent);
+    for (int64_t i = 0; i < count; ++i) lost[i].value = Canonical(x[i] - sent[i]);
   }
 }
 
@@ -48,9 +60,11 @@ GRADCOMP_INLINE bool Decode(const uint8_t* payloads, int64_t stride, int64_t wor
     for (int64_t rank = 0; rank < world; ++rank) {
       const Wire* wire = reinterpret_cast<const Wire*>(payloads + rank * stride) + first;
       if (rank == 0) {
-        for (int64_t i = 0; i < count; ++i) sum[i] = Widen(wire[i]);
+        WidenTile(wire, count, sum);
       } else {
-        for (int64_t i = 0; i < count; ++i) sum[i] += Widen(wire[i]);
+        float term[kTile];
+        WidenTile(wire, count, term);
+        for (int64_t i = 0; i < count; ++i) sum[i] += term[i];
       }
     }
     finite &= StoreScaled(sum, count, sink, first);
@@ -64,7 +78,8 @@ GRADCOMP_CLONES void CastEncode(Family family, const Source& source, int64_t n, 
   if (family == Family::kFloat32) return Encode<Float32>(source, n, payload);
   if (family == Family::kBFloat16) return Encode<BFloat16>(source, n, payload);
   Float16* const wire = reinterpret_cast<Float16*>(payload);
-  const int64_t done = EncodeHalfs(source, n, wire);
+  int64_t done = EncodeHalfsV4(source, n, wire);
+  if (done == 0) done = EncodeHalfsV3(source, n, wire);
   Encode<Float16>(Advance(source, done), n - done, reinterpret_cast<uint8_t*>(wire + done));
 }
 

@@ -1,5 +1,4 @@
-#include "cpu/cast_v4.h"
-
+#include "cpu/cast_vectors.h"
 #include "cpu/tile_v4.h"
 
 namespace gradcomp {
@@ -65,13 +64,13 @@ GRADCOMP_V4 int64_t Encode(const Source& source, int64_t n, Float16* wire) {
 
 }  // namespace
 
-int64_t EncodeHalfs(const Source& source, int64_t n, Float16* wire) {
+int64_t EncodeHalfsV4(const Source& source, int64_t n, Float16* wire) {
   if (!HasV4() || source.dtype != DType::kFloat32) return 0;
   return source.new_residual ? Encode<true>(source, n, wire) : Encode<false>(source, n, wire);
 }
 
 #else
-int64_t EncodeHalfs(const Source&, int64_t, Float16*) { return 0; }
+int64_t EncodeHalfsV4(const Source&, int64_t, Float16*) { return 0; }
 #endif
 
 }  // namespace gradcomp

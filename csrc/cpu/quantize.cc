@@ -5,7 +5,7 @@
 
 #include "core/float_bits.h"
 #include "core/quantize.h"
-#include "cpu/quantize_v4.h"
+#include "cpu/quantize_blocks.h"
 #include "cpu/simd.h"
 
 namespace gradcomp {
@@ -193,8 +193,9 @@ GRADCOMP_INLINE bool Decode(const uint8_t* payloads, int64_t stride, int64_t wor
                             int64_t block_size, int64_t first, int64_t count, const Sink& sink) {
   const uint8_t* scales = payloads;
   const uint8_t* codes = payloads + CeilDiv(n, block_size) * kScaleSize;
-  const DecodedBlocks whole =
-      DecodeBlocks<kBits>({payloads, stride, world, n}, block_size, first, count, sink);
+  const BlocksIn in = {payloads, stride, world, n};
+  DecodedBlocks whole = DecodeBlocksV4<kBits>(in, block_size, first, count, sink);
+  if (whole.elements == 0) whole = DecodeBlocksV3<kBits>(in, block_size, first, count, sink);
   bool finite = whole.finite;
   for (int64_t at = first + whole.elements; at < first + count;) {
     const int64_t begin = at / block_size * block_size;
@@ -225,7 +226,8 @@ GRADCOMP_CLONES void QuantizeEncode(const Codec& codec, const Source& source, in
   Dither dither(stream);
   const BlocksOut out = {scales + first / block_size * kScaleSize, codes + first * codec.bits / 8,
                          start + first};
-  const int64_t done = EncodeBlocks(codec, source, count, stream, out);
+  int64_t done = EncodeBlocksV4(codec, source, count, stream, out);
+  if (done == 0) done = EncodeBlocksV3(codec, source, count, stream, out);
   for (int64_t begin = first + done; begin < first + count; begin += block_size) {
     const int64_t size = std::min(block_size, n - begin);
     const Source block = Advance(source, begin - first);

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "cpu/quantize_v4.h"
+#include "cpu/quantize_blocks.h"
 #include "cpu/tile_v4.h"
 
 namespace gradcomp {
@@ -18,10 +18,6 @@ GRADCOMP_V4_INLINE void StoreV4(void* output, __m512 x) {
   _mm_stream_ps(out + 4, _mm512_extractf32x4_ps(x, 1));
   _mm_stream_ps(out + 8, _mm512_extractf32x4_ps(x, 2));
   _mm_stream_ps(out + 12, _mm512_extractf32x4_ps(x, 3));
-}
-
-bool CanStream(const Sink& sink) {
-  return sink.streamed && reinterpret_cast<uintptr_t>(sink.output) % sizeof(__m128) == 0;
 }
 
 // What codes of a block mean.
@@ -101,8 +97,8 @@ GRADCOMP_V4 bool DecodeV4(const Block& first, const BlocksIn& in, int64_t blocks
 }  // namespace
 
 template <int kBits>
-DecodedBlocks DecodeBlocks(const BlocksIn& in, int64_t block_size, int64_t first, int64_t count,
-                           const Sink& sink) {
+DecodedBlocks DecodeBlocksV4(const BlocksIn& in, int64_t block_size, int64_t first, int64_t count,
+                             const Sink& sink) {
   const int64_t blocks = count / kTile;
   if (!HasV4() || block_size != kTile || first % kTile != 0 || sink.dtype != DType::kFloat32) {
     return {0, true};
@@ -115,13 +111,13 @@ DecodedBlocks DecodeBlocks(const BlocksIn& in, int64_t block_size, int64_t first
 
 #else
 template <int kBits>
-DecodedBlocks DecodeBlocks(const BlocksIn&, int64_t, int64_t, int64_t, const Sink&) {
+DecodedBlocks DecodeBlocksV4(const BlocksIn&, int64_t, int64_t, int64_t, const Sink&) {
   return {0, true};
 }
 #endif
 
-template DecodedBlocks DecodeBlocks<8>(const BlocksIn&, int64_t, int64_t, int64_t, const Sink&);
-template DecodedBlocks DecodeBlocks<4>(const BlocksIn&, int64_t, int64_t, int64_t, const Sink&);
-template DecodedBlocks DecodeBlocks<2>(const BlocksIn&, int64_t, int64_t, int64_t, const Sink&);
+template DecodedBlocks DecodeBlocksV4<8>(const BlocksIn&, int64_t, int64_t, int64_t, const Sink&);
+template DecodedBlocks DecodeBlocksV4<4>(const BlocksIn&, int64_t, int64_t, int64_t, const Sink&);
+template DecodedBlocks DecodeBlocksV4<2>(const BlocksIn&, int64_t, int64_t, int64_t, const Sink&);
 
 }  // namespace gradcomp

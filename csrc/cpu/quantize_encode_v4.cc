@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "core/quantize.h"
-#include "cpu/quantize_v4.h"
+#include "cpu/quantize_blocks.h"
 #include "cpu/tile_v4.h"
 
 namespace gradcomp {
@@ -108,8 +108,8 @@ void EncodeV4(bool stochastic, const Source& source, int64_t blocks, const Rando
 
 }  // namespace
 
-int64_t EncodeBlocks(const Codec& codec, const Source& source, int64_t count,
-                     const RandomStream& stream, const BlocksOut& out) {
+int64_t EncodeBlocksV4(const Codec& codec, const Source& source, int64_t count,
+                       const RandomStream& stream, const BlocksOut& out) {
   const int64_t blocks = count / kTile;
   if (!HasV4() || codec.block_size != kTile || source.dtype != DType::kFloat32) return 0;
   if (codec.bits == 8) EncodeV4<8>(codec.stochastic, source, blocks, stream, out);
@@ -119,7 +119,8 @@ int64_t EncodeBlocks(const Codec& codec, const Source& source, int64_t count,
 }
 
 #else
-int64_t EncodeBlocks(const Codec&, const Source&, int64_t, const RandomStream&, const BlocksOut&) {
+int64_t EncodeBlocksV4(const Codec&, const Source&, int64_t, const RandomStream&,
+                       const BlocksOut&) {
   return 0;
 }
 #endif

@@ -35,6 +35,11 @@ struct Sink {
   bool streamed;
 };
 
+// Whether the output may be written past the caches, in pieces of 16 bytes.
+inline bool CanStream(const Sink& sink) {
+  return sink.streamed && reinterpret_cast<uintptr_t>(sink.output) % 16 == 0;
+}
+
 GRADCOMP_INLINE Source Advance(const Source& source, int64_t elements) {
   return {static_cast<const uint8_t*>(source.gradient) + elements * SizeOf(source.dtype),
           source.dtype, source.residual ? source.residual + elements : nullptr,
@@ -44,6 +49,20 @@ GRADCOMP_INLINE Source Advance(const Source& source, int64_t elements) {
 GRADCOMP_INLINE Sink Advance(const Sink& sink, int64_t elements) {
   return {static_cast<uint8_t*>(sink.output) + elements * SizeOf(sink.dtype), sink.dtype,
           sink.scale, sink.streamed};
+}
+
+GRADCOMP_INLINE uint32_t MaxMagnitude(const float* x, int64_t n) {
+  int32_t largest = 0;  // signed, because SSE2 compares only these
+  for (int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, static_cast<int32_t>(Magnitude(x[i])));
+  }
+  return static_cast<uint32_t>(largest);
+}
+
+// Which of `count` pieces comes at a turn: one of each half after the other, as one core reads two
+// streams faster than one.
+GRADCOMP_INLINE int64_t InTwoStreams(int64_t turn, int64_t count) {
+  return turn % 2 == 0 ? turn / 2 : (count + 1) / 2 + turn / 2;
 }
 
 template <typename Element>
@@ -65,6 +84,18 @@ GRADCOMP_INLINE uint32_t LoadCorrected(const void* gradient, const Float32* __re
   return static_cast<uint32_t>(largest);
 }
 
+// Halfs are converted in a pass of its own, by instruction.
+template <>
+GRADCOMP_INLINE uint32_t LoadCorrected<Float16>(const void* gradient,
+                                                const Float32* __restrict residual, int64_t n,
+                                                float* __restrict x) {
+  FloatsFromHalf(static_cast<const Float16*>(gradient), n, x);
+  if (residual != nullptr) {
+    for (int64_t i = 0; i < n; ++i) x[i] = Canonical(x[i] + residual[i].value);
+  }
+  return MaxMagnitude(x, n);
+}
+
 // x[i] = gradient + residual at element first + i, for 0 <= i < n. Returns the largest magnitude.
 GRADCOMP_INLINE uint32_t LoadCorrected(const Source& source, int64_t first, int64_t n, float* x) {
   const Source tile = Advance(source, first);
@@ -77,14 +108,6 @@ GRADCOMP_INLINE uint32_t LoadCorrected(const Source& source, int64_t first, int6
       return LoadCorrected<BFloat16>(tile.gradient, tile.residual, n, x);
   }
   return 0;
-}
-
-GRADCOMP_INLINE uint32_t MaxMagnitude(const float* x, int64_t n) {
-  int32_t largest = 0;  // signed, because SSE2 compares only these
-  for (int64_t i = 0; i < n; ++i) {
-    largest = std::max(largest, static_cast<int32_t>(Magnitude(x[i])));
-  }
-  return static_cast<uint32_t>(largest);
 }
 
 // Writes sum[i] * scale to output first + i, for 0 <= i < n; clobbers sum. Says whether all of it

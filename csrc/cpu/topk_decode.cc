@@ -65,16 +65,15 @@ bool AddBelow(const Codec& values_codec, int64_t k, int64_t begin, int64_t end, 
 // tile takes less to compute than to write.
 GRADCOMP_CLONES bool StoreTile(float* __restrict sum, int64_t n, const Sink& sink, int64_t first) {
 #if defined(__SSE2__)
-  void* const output = Advance(sink, first).output;
-  const bool aligned = reinterpret_cast<uintptr_t>(output) % sizeof(__m128) == 0;
-  if (sink.streamed && aligned && n % 4 == 0 && sink.dtype == DType::kFloat32) {
+  const Sink tile = Advance(sink, first);
+  if (CanStream(tile) && n % 4 == 0 && tile.dtype == DType::kFloat32) {
     const float scale = sink.scale;
     int32_t largest = 0;
     for (int64_t i = 0; i < n; ++i) {
       sum[i] = Canonical(sum[i] * scale);
       largest = std::max(largest, static_cast<int32_t>(Magnitude(sum[i])));
     }
-    float* const out = static_cast<float*>(output);
+    float* const out = static_cast<float*>(tile.output);
     for (int64_t i = 0; i < n; i += 4) _mm_stream_ps(out + i, _mm_loadu_ps(sum + i));
     return largest < static_cast<int32_t>(kInfinityBits);
   }

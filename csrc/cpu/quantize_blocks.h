@@ -1,8 +1,8 @@
-// Blocks of kTile elements in registers, where there are instructions for it: where memory is fast,
-// writing and reading a tile several times takes longer than it does.
+// Blocks of kTile elements by the vectors of an instruction set: where memory is fast, writing and
+// reading a tile several times takes longer than it does.
 
-#ifndef GRADCOMP_CPU_QUANTIZE_V4_H_
-#define GRADCOMP_CPU_QUANTIZE_V4_H_
+#ifndef GRADCOMP_CPU_QUANTIZE_BLOCKS_H_
+#define GRADCOMP_CPU_QUANTIZE_BLOCKS_H_
 
 #include <cstdint>
 
@@ -23,8 +23,10 @@ struct BlocksOut {
 
 // Encodes the first of `count` elements, as QuantizeEncode, and says how many: all whole blocks; or
 // none without the instructions, or for other blocks or another gradient than float32.
-int64_t EncodeBlocks(const Codec& codec, const Source& source, int64_t count,
-                     const RandomStream& stream, const BlocksOut& out);
+int64_t EncodeBlocksV4(const Codec& codec, const Source& source, int64_t count,
+                       const RandomStream& stream, const BlocksOut& out);
+int64_t EncodeBlocksV3(const Codec& codec, const Source& source, int64_t count,
+                       const RandomStream& stream, const BlocksOut& out);
 
 // `world` payloads of n elements, `stride` bytes apart.
 struct BlocksIn {
@@ -43,9 +45,12 @@ struct DecodedBlocks {
 // Decodes and sums the first of elements [first, first + count), as QuantizeDecode: all whole
 // blocks, or none, as above.
 template <int kBits>
-DecodedBlocks DecodeBlocks(const BlocksIn& in, int64_t block_size, int64_t first, int64_t count,
-                           const Sink& sink);
+DecodedBlocks DecodeBlocksV4(const BlocksIn& in, int64_t block_size, int64_t first, int64_t count,
+                             const Sink& sink);
+template <int kBits>
+DecodedBlocks DecodeBlocksV3(const BlocksIn& in, int64_t block_size, int64_t first, int64_t count,
+                             const Sink& sink);
 
 }  // namespace gradcomp
 
-#endif  // GRADCOMP_CPU_QUANTIZE_V4_H_
+#endif  // GRADCOMP_CPU_QUANTIZE_BLOCKS_H_
