@@ -12,6 +12,7 @@ import matplotlib
 matplotlib.use("Agg")  # draws to files, needs no display
 
 from matplotlib import pyplot
+from matplotlib.ticker import LogLocator
 from rich.table import Table
 
 from bench.allreduce.rows import Case, Row, Verdict
@@ -87,7 +88,9 @@ def write_plot(rows: Sequence[Row], verdicts: Sequence[Verdict], path: Path) -> 
         axes.bar_label(bars, fmt=" %.1f ×", fontsize=8)
         axes.axvline(1, color="#000000", linewidth=0.8)
         axes.invert_yaxis()
-        axes.set_xscale("log")
+        axes.set_xscale("log", subs=())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g} ×")
         axes.margins(x=0.15)
         axes.set_title(f"{case.model}, {case.ranks} hosts, {case.link}", loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
