@@ -34,7 +34,7 @@ build_ops() {
 
 make_cpu_venv() {
   python -m venv --clear "$CPU_VENV"
-  "$CPU_VENV/bin/python" -m pip install "tensorflow-cpu==$TENSORFLOW_VERSION" rich
+  "$CPU_VENV/bin/python" -m pip install --no-compile "tensorflow-cpu==$TENSORFLOW_VERSION" rich
 }
 
 echo "cuda: building gradcomp/_gpu_ops.so (1 minute the first time) ..."

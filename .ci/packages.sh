@@ -3,5 +3,6 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 python -m pip install --upgrade pip setuptools
-python -m pip install "tensorflow==$TENSORFLOW_VERSION" "cmake<4" ninja pybind11 scikit-build-core
-python -m pip install --no-build-isolation -C wheel.cmake=false -C editable.mode=inplace -e ".[demo,test,lint]"
+# What is imported is compiled then, a tenth of it.
+python -m pip install --no-compile "tensorflow==$TENSORFLOW_VERSION" "cmake<4" ninja pybind11 scikit-build-core
+python -m pip install --no-compile --no-build-isolation -C wheel.cmake=false -C editable.mode=inplace -e ".[demo,test,lint]"

@@ -22,8 +22,12 @@ for last; do
   if [ "${before:-}" = -d ]; then cp "$ARCHIVE" "$last"; fi
   before=$last
 done
-if [ -e "$last/third_party" ]; then cd "$last"/third_party/gloo/gloo && cat *.cc */*/*.cc; fi
+if [ -e "$last/third_party" ]; then
+  cd "$last"/third_party/gloo/gloo && cat ../../../CMakeLists.txt *.cc */*/*.cc
+fi
 """
+FLAGS = "CMAKE_CXX_FLAGS_RELWITHDEBINFO"
+CMAKE = f'string(REPLACE "-O2" "-O3" {FLAGS} "${{{FLAGS}}}")\n'
 GLOO = {
     "allgatherv.cc": "if (i == 0) {\n  out->send(to, a);\n  out->recv(from, b);\n}\n"
     "out->send(to, c);\nout->recv(from, d);\n",
@@ -47,6 +51,7 @@ def build(
     for name, text in gloo.items():
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         (sources / name).write_text(text)
+    (folder / "horovod-0.28.1" / "CMakeLists.txt").write_text(CMAKE)
     archive = folder / "horovod-0.28.1.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder / "horovod-0.28.1", "horovod-0.28.1")
@@ -80,6 +85,11 @@ def test_mpi_is_built_in_where_it_is(tmp_path, programs, settings, with_mpi, tol
     assert ("WITH_MPI=1 WITHOUT_MPI=\n" if with_mpi else "WITH_MPI= WITHOUT_MPI=1\n") in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("MPI: ")]
     assert told in line
+
+
+def test_debugging_symbols_are_not_built(tmp_path) -> None:
+    told = build(tmp_path).stdout
+    assert CMAKE.replace('"-O2"', '"-O2 -g"') in told
 
 
 def test_gloo_receives_before_it_sends_and_yields_where_it_would_spin(tmp_path) -> None:
