@@ -125,5 +125,5 @@ def library_text() -> Data:
 TASKS = {
     "dense": Task(dense, images, 16, 0.2, keras.optimizers.SGD, 83.0, 400, 30),
     "conv": Task(conv, images, 64, 2e-3, keras.optimizers.Adam, 75.0, 160, 12),
-    "transformer": Task(transformer, library_text, 16, 0.5, keras.optimizers.SGD, 30.0, 400, 12),
+    "transformer": Task(transformer, library_text, 16, 0.25, keras.optimizers.SGD, 34.0, 400, 12),
 }
