@@ -12,12 +12,6 @@ namespace {
 constexpr int kAtOnce = 8;
 constexpr int64_t kStep = kAtOnce * kLanesV3;
 
-// The scales and the codes of the first block of a payload.
-struct Blocks {
-  const uint8_t* scales;
-  const uint8_t* codes;
-};
-
 // Adds what codes of one plane mean to sums, or sets these.
 template <int kBits, bool kFirst>
 GRADCOMP_V3_INLINE void AddV3(const uint8_t* scale, const uint8_t* bytes, int plane,
@@ -39,57 +33,53 @@ GRADCOMP_V3_INLINE void AddV3(const uint8_t* scale, const uint8_t* bytes, int pl
   }
 }
 
-template <int kBits, bool kStreamed>
-GRADCOMP_V3 bool DecodeV3(const Blocks& first, const BlocksIn& in, int64_t blocks,
-                          const Sink& sink) {
-  constexpr int64_t kOfPlane = kTile * kBits / 8;
-  const __m256 factor = _mm256_set1_ps(sink.scale);
-  __m256i largest = _mm256_setzero_si256();
-  for (int64_t at = 0; at < blocks * kTile; at += kStep) {
-    const int64_t block = at / kTile;
-    const int plane = static_cast<int>(at % kTile / kOfPlane);
-    const uint8_t* scale = first.scales + block * kScaleSize;
-    const uint8_t* codes = first.codes + block * kOfPlane + at % kOfPlane;
-    __m256 sums[kAtOnce];
-    AddV3<kBits, true>(scale, codes, plane, sums);
-    for (int64_t rank = 1; rank < in.world; ++rank) {
-      AddV3<kBits, false>(scale += in.stride, codes += in.stride, plane, sums);
-    }
-    Float32* const output = static_cast<Float32*>(sink.output) + at;
-    GRADCOMP_UNROLL(8)
-    for (int i = 0; i < kAtOnce; ++i) {
-      sums[i] = _mm256_mul_ps(sums[i], factor);
-      largest = _mm256_max_epi32(largest, MagnitudeV3(sums[i]));
-    }
-    if (__builtin_expect(AnyNotFiniteV3(largest), 0)) {
-      for (int i = 0; i < kAtOnce; ++i) sums[i] = CanonicalV3(sums[i]);
-    }
-    GRADCOMP_UNROLL(8)
-    for (int i = 0; i < kAtOnce; ++i) {
-      if constexpr (kStreamed) {
-        StreamV3(output + i * kLanesV3, sums[i]);
-      } else {
-        StoreV3(output + i * kLanesV3, sums[i]);
+struct KernelV3 {
+  template <int kBits, bool kStreamed>
+  GRADCOMP_V3 static bool Decode(const Block& first, const BlocksIn& in, int64_t blocks,
+                                 const Sink& sink) {
+    constexpr int64_t kOfPlane = kTile * kBits / 8;
+    const __m256 factor = _mm256_set1_ps(sink.scale);
+    __m256i largest = _mm256_setzero_si256();
+    for (int64_t at = 0; at < blocks * kTile; at += kStep) {
+      const int64_t block = at / kTile;
+      const int plane = static_cast<int>(at % kTile / kOfPlane);
+      const uint8_t* scale = first.scale + block * kScaleSize;
+      const uint8_t* codes = first.codes + block * kOfPlane + at % kOfPlane;
+      __m256 sums[kAtOnce];
+      AddV3<kBits, true>(scale, codes, plane, sums);
+      for (int64_t rank = 1; rank < in.world; ++rank) {
+        AddV3<kBits, false>(scale += in.stride, codes += in.stride, plane, sums);
+      }
+      Float32* const output = static_cast<Float32*>(sink.output) + at;
+      GRADCOMP_UNROLL(8)
+      for (int i = 0; i < kAtOnce; ++i) {
+        sums[i] = _mm256_mul_ps(sums[i], factor);
+        largest = _mm256_max_epi32(largest, MagnitudeV3(sums[i]));
+      }
+      if (__builtin_expect(AnyNotFiniteV3(largest), 0)) {
+        for (int i = 0; i < kAtOnce; ++i) sums[i] = CanonicalV3(sums[i]);
+      }
+      GRADCOMP_UNROLL(8)
+      for (int i = 0; i < kAtOnce; ++i) {
+        if constexpr (kStreamed) {
+          StreamV3(output + i * kLanesV3, sums[i]);
+        } else {
+          StoreV3(output + i * kLanesV3, sums[i]);
+        }
       }
     }
+    if (kStreamed) _mm_sfence();  // before other threads are told that it is there
+    return !AnyNotFiniteV3(largest);
   }
-  if (kStreamed) _mm_sfence();  // before other threads are told that it is there
-  return !AnyNotFiniteV3(largest);
-}
+};
 
 }  // namespace
 
 template <int kBits>
 DecodedBlocks DecodeBlocksV3(const BlocksIn& in, int64_t block_size, int64_t first, int64_t count,
                              const Sink& sink) {
-  const int64_t blocks = count / kTile;
-  if (!HasV3() || block_size != kTile || first % kTile != 0 || sink.dtype != DType::kFloat32) {
-    return {0, true};
-  }
-  const uint8_t* const scales = in.payloads + first / kTile * kScaleSize;
-  const uint8_t* const codes = in.payloads + CeilDiv(in.n, kTile) * kScaleSize + first * kBits / 8;
-  const auto decode = CanStream(sink) ? DecodeV3<kBits, true> : DecodeV3<kBits, false>;
-  return {blocks * kTile, decode({scales, codes}, in, blocks, sink)};
+  if (!HasV3()) return {0, true};
+  return DecodeBlocksBy<KernelV3, kBits>(in, block_size, first, count, sink);
 }
 
 #else

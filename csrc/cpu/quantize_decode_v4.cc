@@ -50,12 +50,6 @@ class Values {
   __m512 factors_;
 };
 
-// The scale and the codes of a block of one payload.
-struct Block {
-  const uint8_t* scale;
-  const uint8_t* codes;
-};
-
 template <int kBits, bool kFirst>
 GRADCOMP_V4_INLINE void AddV4(const Block& block, __m512 (&sums)[kVectors]) {
   constexpr int kOfPlane = kVectors * kBits / 8;
@@ -69,44 +63,40 @@ GRADCOMP_V4_INLINE void AddV4(const Block& block, __m512 (&sums)[kVectors]) {
   }
 }
 
-template <int kBits, bool kStreamed>
-GRADCOMP_V4 bool DecodeV4(const Block& first, const BlocksIn& in, int64_t blocks,
-                          const Sink& sink) {
-  const __m512 factor = _mm512_set1_ps(sink.scale);
-  __m512i largest = _mm512_setzero_si512();
-  for (int64_t i = 0; i < blocks; ++i) {
-    Block block = {first.scale + i * kScaleSize, first.codes + i * kTile * kBits / 8};
-    __m512 sums[kVectors];
-    AddV4<kBits, true>(block, sums);
-    for (int64_t rank = 1; rank < in.world; ++rank) {
-      block = {block.scale + in.stride, block.codes + in.stride};
-      AddV4<kBits, false>(block, sums);
+struct KernelV4 {
+  template <int kBits, bool kStreamed>
+  GRADCOMP_V4 static bool Decode(const Block& first, const BlocksIn& in, int64_t blocks,
+                                 const Sink& sink) {
+    const __m512 factor = _mm512_set1_ps(sink.scale);
+    __m512i largest = _mm512_setzero_si512();
+    for (int64_t i = 0; i < blocks; ++i) {
+      Block block = {first.scale + i * kScaleSize, first.codes + i * kTile * kBits / 8};
+      __m512 sums[kVectors];
+      AddV4<kBits, true>(block, sums);
+      for (int64_t rank = 1; rank < in.world; ++rank) {
+        block = {block.scale + in.stride, block.codes + in.stride};
+        AddV4<kBits, false>(block, sums);
+      }
+      Float32* const output = static_cast<Float32*>(sink.output) + i * kTile;
+      GRADCOMP_UNROLL(16)
+      for (int j = 0; j < kVectors; ++j) {
+        const __m512 x = CanonicalV4(_mm512_mul_ps(sums[j], factor));
+        StoreV4<kStreamed>(output + j * kLanes, x);
+        largest = _mm512_max_epi32(largest, MagnitudeV4(x));
+      }
     }
-    Float32* const output = static_cast<Float32*>(sink.output) + i * kTile;
-    GRADCOMP_UNROLL(16)
-    for (int j = 0; j < kVectors; ++j) {
-      const __m512 x = CanonicalV4(_mm512_mul_ps(sums[j], factor));
-      StoreV4<kStreamed>(output + j * kLanes, x);
-      largest = _mm512_max_epi32(largest, MagnitudeV4(x));
-    }
+    if (kStreamed) _mm_sfence();  // before other threads are told that it is there
+    return static_cast<uint32_t>(_mm512_reduce_max_epi32(largest)) < kInfinityBits;
   }
-  if (kStreamed) _mm_sfence();  // before other threads are told that it is there
-  return static_cast<uint32_t>(_mm512_reduce_max_epi32(largest)) < kInfinityBits;
-}
+};
 
 }  // namespace
 
 template <int kBits>
 DecodedBlocks DecodeBlocksV4(const BlocksIn& in, int64_t block_size, int64_t first, int64_t count,
                              const Sink& sink) {
-  const int64_t blocks = count / kTile;
-  if (!HasV4() || block_size != kTile || first % kTile != 0 || sink.dtype != DType::kFloat32) {
-    return {0, true};
-  }
-  const uint8_t* const scales = in.payloads + first / kTile * kScaleSize;
-  const uint8_t* const codes = in.payloads + CeilDiv(in.n, kTile) * kScaleSize + first * kBits / 8;
-  const auto decode = CanStream(sink) ? DecodeV4<kBits, true> : DecodeV4<kBits, false>;
-  return {blocks * kTile, decode({scales, codes}, in, blocks, sink)};
+  if (!HasV4()) return {0, true};
+  return DecodeBlocksBy<KernelV4, kBits>(in, block_size, first, count, sink);
 }
 
 #else

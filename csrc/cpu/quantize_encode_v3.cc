@@ -88,59 +88,41 @@ GRADCOMP_V3_INLINE void EncodeBlockV3(const Float32* block, BlockScale scale, co
   }
 }
 
-template <int kBits, bool kStochastic, bool kResidual>
-GRADCOMP_V3 void EncodeV3(const Source& source, int64_t blocks, const RandomStream& stream,
-                          const BlocksOut& out) {
-  alignas(kCacheLine) float dither[kTile];
-  for (int64_t turn = 0; turn < blocks; ++turn) {
-    const int64_t i = InTwoStreams(turn, blocks);
-    const Source block = Advance(source, i * kTile);
-    if constexpr (kStochastic) {
-      const int64_t group = (out.element + i * kTile) / kRandomGroup;
-      for (int j = 0; j < kTile / kRandomGroup; ++j) {
-        FillDither(stream, group + j, dither + j * kRandomGroup);
+struct KernelV3 {
+  template <int kBits, bool kStochastic, bool kResidual>
+  GRADCOMP_V3 static void Encode(const Source& source, int64_t blocks, const RandomStream& stream,
+                                 const BlocksOut& out) {
+    alignas(kCacheLine) float dither[kTile];
+    for (int64_t turn = 0; turn < blocks; ++turn) {
+      const int64_t i = InTwoStreams(turn, blocks);
+      const Source block = Advance(source, i * kTile);
+      if constexpr (kStochastic) {
+        const int64_t group = (out.element + i * kTile) / kRandomGroup;
+        for (int j = 0; j < kTile / kRandomGroup; ++j) {
+          FillDither(stream, group + j, dither + j * kRandomGroup);
+        }
+      }
+      Float32 sums[kTile];
+      const Loaded loaded = LoadBlockV3(block, sums);
+      const BlockScale scale = ScaleOfBlock(loaded.largest, kBits);
+      std::memcpy(out.scales + i * kScaleSize, &scale.scale, kScaleSize);
+      uint8_t* const codes = out.codes + i * kTile * kBits / 8;
+      if (scale.scale == scale.scale) {
+        EncodeBlockV3<kBits, kStochastic, kResidual>(loaded.x, scale, dither, codes,
+                                                     block.new_residual);
+      } else {
+        std::memset(codes, 0, kTile * kBits / 8);
+        for (int64_t j = 0; kResidual && j < kTile; ++j) block.new_residual[j].value = scale.scale;
       }
     }
-    Float32 sums[kTile];
-    const Loaded loaded = LoadBlockV3(block, sums);
-    const BlockScale scale = ScaleOfBlock(loaded.largest, kBits);
-    std::memcpy(out.scales + i * kScaleSize, &scale.scale, kScaleSize);
-    uint8_t* const codes = out.codes + i * kTile * kBits / 8;
-    if (scale.scale == scale.scale) {
-      EncodeBlockV3<kBits, kStochastic, kResidual>(loaded.x, scale, dither, codes,
-                                                   block.new_residual);
-    } else {
-      std::memset(codes, 0, kTile * kBits / 8);
-      for (int64_t j = 0; kResidual && j < kTile; ++j) block.new_residual[j].value = scale.scale;
-    }
   }
-}
-
-template <int kBits, bool kStochastic>
-void EncodeV3(const Source& source, int64_t blocks, const RandomStream& stream,
-              const BlocksOut& out) {
-  const auto encode = source.new_residual ? EncodeV3<kBits, kStochastic, true>
-                                          : EncodeV3<kBits, kStochastic, false>;
-  encode(source, blocks, stream, out);
-}
-
-template <int kBits>
-void EncodeV3(bool stochastic, const Source& source, int64_t blocks, const RandomStream& stream,
-              const BlocksOut& out) {
-  if (stochastic) return EncodeV3<kBits, true>(source, blocks, stream, out);
-  EncodeV3<kBits, false>(source, blocks, stream, out);
-}
+};
 
 }  // namespace
 
 int64_t EncodeBlocksV3(const Codec& codec, const Source& source, int64_t count,
                        const RandomStream& stream, const BlocksOut& out) {
-  const int64_t blocks = count / kTile;
-  if (!HasV3() || codec.block_size != kTile || source.dtype != DType::kFloat32) return 0;
-  if (codec.bits == 8) EncodeV3<8>(codec.stochastic, source, blocks, stream, out);
-  if (codec.bits == 4) EncodeV3<4>(codec.stochastic, source, blocks, stream, out);
-  if (codec.bits == 2) EncodeV3<2>(codec.stochastic, source, blocks, stream, out);
-  return blocks * kTile;
+  return HasV3() ? EncodeBlocksBy<KernelV3>(codec, source, count, stream, out) : 0;
 }
 
 #else

@@ -66,56 +66,38 @@ GRADCOMP_V4_INLINE void EncodeBlockV4(const __m512 (&x)[kVectors], BlockScale sc
   }
 }
 
-template <int kBits, bool kStochastic, bool kResidual>
-GRADCOMP_V4 void EncodeV4(const Source& source, int64_t blocks, const RandomStream& stream,
-                          const BlocksOut& out) {
-  alignas(kCacheLine) float dither[kTile] = {};
-  for (int64_t i = 0; i < blocks; ++i) {
-    const Source block = Advance(source, i * kTile);
-    if constexpr (kStochastic) {
-      const int64_t group = (out.element + i * kTile) / kRandomGroup;
-      for (int j = 0; j < kTile / kRandomGroup; ++j) {
-        FillDither(stream, group + j, dither + j * kRandomGroup);
+struct KernelV4 {
+  template <int kBits, bool kStochastic, bool kResidual>
+  GRADCOMP_V4 static void Encode(const Source& source, int64_t blocks, const RandomStream& stream,
+                                 const BlocksOut& out) {
+    alignas(kCacheLine) float dither[kTile] = {};
+    for (int64_t i = 0; i < blocks; ++i) {
+      const Source block = Advance(source, i * kTile);
+      if constexpr (kStochastic) {
+        const int64_t group = (out.element + i * kTile) / kRandomGroup;
+        for (int j = 0; j < kTile / kRandomGroup; ++j) {
+          FillDither(stream, group + j, dither + j * kRandomGroup);
+        }
+      }
+      __m512 x[kVectors];
+      const BlockScale scale = ScaleOfBlock(LoadBlockV4(block, x), kBits);
+      std::memcpy(out.scales + i * kScaleSize, &scale.scale, kScaleSize);
+      uint8_t* const codes = out.codes + i * kTile * kBits / 8;
+      if (scale.scale == scale.scale) {
+        EncodeBlockV4<kBits, kStochastic, kResidual>(x, scale, dither, codes, block.new_residual);
+      } else {
+        std::memset(codes, 0, kTile * kBits / 8);
+        for (int64_t j = 0; kResidual && j < kTile; ++j) block.new_residual[j].value = scale.scale;
       }
     }
-    __m512 x[kVectors];
-    const BlockScale scale = ScaleOfBlock(LoadBlockV4(block, x), kBits);
-    std::memcpy(out.scales + i * kScaleSize, &scale.scale, kScaleSize);
-    uint8_t* const codes = out.codes + i * kTile * kBits / 8;
-    if (scale.scale == scale.scale) {
-      EncodeBlockV4<kBits, kStochastic, kResidual>(x, scale, dither, codes, block.new_residual);
-    } else {
-      std::memset(codes, 0, kTile * kBits / 8);
-      for (int64_t j = 0; kResidual && j < kTile; ++j) block.new_residual[j].value = scale.scale;
-    }
   }
-}
-
-template <int kBits, bool kStochastic>
-void EncodeV4(const Source& source, int64_t blocks, const RandomStream& stream,
-              const BlocksOut& out) {
-  const auto encode = source.new_residual ? EncodeV4<kBits, kStochastic, true>
-                                          : EncodeV4<kBits, kStochastic, false>;
-  encode(source, blocks, stream, out);
-}
-
-template <int kBits>
-void EncodeV4(bool stochastic, const Source& source, int64_t blocks, const RandomStream& stream,
-              const BlocksOut& out) {
-  if (stochastic) return EncodeV4<kBits, true>(source, blocks, stream, out);
-  EncodeV4<kBits, false>(source, blocks, stream, out);
-}
+};
 
 }  // namespace
 
 int64_t EncodeBlocksV4(const Codec& codec, const Source& source, int64_t count,
                        const RandomStream& stream, const BlocksOut& out) {
-  const int64_t blocks = count / kTile;
-  if (!HasV4() || codec.block_size != kTile || source.dtype != DType::kFloat32) return 0;
-  if (codec.bits == 8) EncodeV4<8>(codec.stochastic, source, blocks, stream, out);
-  if (codec.bits == 4) EncodeV4<4>(codec.stochastic, source, blocks, stream, out);
-  if (codec.bits == 2) EncodeV4<2>(codec.stochastic, source, blocks, stream, out);
-  return blocks * kTile;
+  return HasV4() ? EncodeBlocksBy<KernelV4>(codec, source, count, stream, out) : 0;
 }
 
 #else
