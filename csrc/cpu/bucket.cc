@@ -14,7 +14,7 @@
 namespace gradcomp {
 namespace {
 
-// Bytes of outputs that are not in cache when they are next used, whatever is done.
+// Bytes of a bucket from which on nothing of it is in cache when it is next used, whatever is done.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
 // Elements that Reduce decodes before it encodes them again: enough to amortise the calls, few
@@ -66,13 +66,18 @@ Status Encode(const Codec& codec, const ConstTensor* gradients, const float* con
   if ((residuals == nullptr) != (new_residuals == nullptr)) return {Code::kBadResidual};
   if (payload_size != expected) return {Code::kBadPayloadSize, payload_size, expected};
 
+  int64_t bytes = 0;
+  for (int64_t t = 0; t < num_tensors; ++t) {
+    bytes += gradients[t].numel * SizeOf(gradients[t].dtype);
+  }
+  const bool large = bytes >= kStreamedBytes;
   const DefaultFloatControl float_control;
   return ForEachRun(codec, segments, num_segments, [&](const Run& run) {
     const Segment& segment = segments[run.row];
     const ConstTensor& gradient = gradients[segment.tensor];
-    const Source tensor = {gradient.data, gradient.dtype,
-                           residuals ? Elements(residuals[segment.tensor]) : nullptr,
-                           new_residuals ? Elements(new_residuals[segment.tensor]) : nullptr};
+    const Source tensor = {
+        gradient.data, gradient.dtype, residuals ? Elements(residuals[segment.tensor]) : nullptr,
+        new_residuals ? Elements(new_residuals[segment.tensor]) : nullptr, large};
     return EncodeRun(codec, Advance(tensor, segment.start + run.first), segment, run,
                      StreamOf(rng, segment), payload + run.payload);
   });

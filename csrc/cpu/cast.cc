@@ -86,8 +86,11 @@ GRADCOMP_CLONES void CastEncode(Family family, const Source& source, int64_t n, 
 GRADCOMP_CLONES bool CastDecode(Family family, const uint8_t* payloads, int64_t stride,
                                 int64_t world, int64_t n, const Sink& sink) {
   if (family == Family::kFloat32) return Decode<Float32>(payloads, stride, world, n, sink);
-  if (family == Family::kFloat16) return Decode<Float16>(payloads, stride, world, n, sink);
-  return Decode<BFloat16>(payloads, stride, world, n, sink);
+  if (family == Family::kBFloat16) return Decode<BFloat16>(payloads, stride, world, n, sink);
+  bool finite = true;
+  const int64_t done = DecodeHalfsV4(payloads, stride, world, n, sink, &finite);
+  const uint8_t* const rest = payloads + done * static_cast<int64_t>(sizeof(Float16));
+  return Decode<Float16>(rest, stride, world, n - done, Advance(sink, done)) && finite;
 }
 
 }  // namespace gradcomp

@@ -8,18 +8,6 @@ namespace gradcomp {
 #if defined(GRADCOMP_V4)
 namespace {
 
-// A cache line that is written whole past the caches need not be read before. In pieces that any
-// allocator's memory is aligned for.
-template <bool kStreamed>
-GRADCOMP_V4_INLINE void StoreV4(void* output, __m512 x) {
-  if constexpr (!kStreamed) return _mm512_storeu_ps(output, x);
-  float* const out = static_cast<float*>(output);
-  _mm_stream_ps(out, _mm512_castps512_ps128(x));
-  _mm_stream_ps(out + 4, _mm512_extractf32x4_ps(x, 1));
-  _mm_stream_ps(out + 8, _mm512_extractf32x4_ps(x, 2));
-  _mm_stream_ps(out + 12, _mm512_extractf32x4_ps(x, 3));
-}
-
 // What codes of a block mean.
 template <int kBits>
 class Values {

@@ -13,10 +13,11 @@ namespace {
 constexpr float kMagic = 0x1.8p23f;
 
 // A block's elements, and their largest magnitude. NaN may be any: it makes NaN of all the block.
-GRADCOMP_V4_INLINE uint32_t LoadBlockV4(const Source& block, __m512 (&x)[kVectors]) {
+GRADCOMP_V4_INLINE uint32_t LoadBlockV4(const Source& block, int64_t ahead, __m512 (&x)[kVectors]) {
   __m512i largest = _mm512_setzero_si512();
   GRADCOMP_UNROLL(16)
   for (int i = 0; i < kVectors; ++i) {
+    AskForGradientV4(block, i * kLanes, ahead);
     x[i] = LoadSumV4(block, i * kLanes);
     largest = _mm512_max_epi32(largest, MagnitudeV4(x[i]));
   }
@@ -38,14 +39,16 @@ GRADCOMP_V4_INLINE __m512 BiasedCodesV4(__m512 x, __m512 inverse, const float* d
   return _mm512_min_ps(low, _mm512_set1_ps(kMagic + kMax));
 }
 
-// Writes the codes of a block, and what they lose.
+// Writes the codes of a block `x`, and what they lose.
 template <int kBits, bool kStochastic, bool kResidual>
-GRADCOMP_V4_INLINE void EncodeBlockV4(const __m512 (&x)[kVectors], BlockScale scale,
-                                      const float* dither, uint8_t* codes, Float32* lost) {
+GRADCOMP_V4_INLINE void EncodeBlockV4(const Source& block, int64_t ahead,
+                                      const __m512 (&x)[kVectors], BlockScale scale,
+                                      const float* dither, uint8_t* codes) {
   constexpr int kPlanes = 8 / kBits;
   constexpr int kOfPlane = kVectors / kPlanes;
   const __m512 inverse = _mm512_set1_ps(scale.inverse);
   const __m512 step = _mm512_set1_ps(scale.scale);
+  const bool streamed = block.large && reinterpret_cast<uintptr_t>(codes) % 16 == 0;
   GRADCOMP_UNROLL(16)
   for (int i = 0; i < kOfPlane; ++i) {
     __m512i bytes = _mm512_setzero_si512();
@@ -59,10 +62,16 @@ GRADCOMP_V4_INLINE void EncodeBlockV4(const __m512 (&x)[kVectors], BlockScale sc
       bytes = _mm512_or_si512(bytes, _mm512_slli_epi32(code, plane * kBits));
       if constexpr (kResidual) {
         const __m512 sent = _mm512_mul_ps(_mm512_sub_ps(biased, _mm512_set1_ps(kMagic)), step);
-        _mm512_storeu_ps(lost + at * kLanes, _mm512_sub_ps(x[at], sent));
+        _mm512_storeu_ps(block.new_residual + at * kLanes, _mm512_sub_ps(x[at], sent));
+        AskForResidualV4(block, at * kLanes, ahead);
       }
     }
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i * kLanes), _mm512_cvtepi32_epi8(bytes));
+    __m128i* const out = reinterpret_cast<__m128i*>(codes + i * kLanes);
+    if (streamed) {
+      _mm_stream_si128(out, _mm512_cvtepi32_epi8(bytes));
+    } else {
+      _mm_storeu_si128(out, _mm512_cvtepi32_epi8(bytes));
+    }
   }
 }
 
@@ -71,7 +80,9 @@ struct KernelV4 {
   GRADCOMP_V4 static void Encode(const Source& source, int64_t blocks, const RandomStream& stream,
                                  const BlocksOut& out) {
     alignas(kCacheLine) float dither[kTile] = {};
-    for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t ahead = ElementsAhead();
+    for (int64_t turn = 0; turn < blocks; ++turn) {
+      const int64_t i = InTwoStreams(turn, blocks);
       const Source block = Advance(source, i * kTile);
       if constexpr (kStochastic) {
         const int64_t group = (out.element + i * kTile) / kRandomGroup;
@@ -80,16 +91,17 @@ struct KernelV4 {
         }
       }
       __m512 x[kVectors];
-      const BlockScale scale = ScaleOfBlock(LoadBlockV4(block, x), kBits);
+      const BlockScale scale = ScaleOfBlock(LoadBlockV4(block, ahead, x), kBits);
       std::memcpy(out.scales + i * kScaleSize, &scale.scale, kScaleSize);
       uint8_t* const codes = out.codes + i * kTile * kBits / 8;
       if (scale.scale == scale.scale) {
-        EncodeBlockV4<kBits, kStochastic, kResidual>(x, scale, dither, codes, block.new_residual);
+        EncodeBlockV4<kBits, kStochastic, kResidual>(block, ahead, x, scale, dither, codes);
       } else {
         std::memset(codes, 0, kTile * kBits / 8);
         for (int64_t j = 0; kResidual && j < kTile; ++j) block.new_residual[j].value = scale.scale;
       }
     }
+    if (source.large) _mm_sfence();  // before other threads are told that it is there
   }
 };
 

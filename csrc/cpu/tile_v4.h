@@ -32,6 +32,29 @@ GRADCOMP_V4_INLINE __m512i MagnitudeV4(__m512 x) {
   return _mm512_and_epi32(_mm512_castps_si512(x), bits);
 }
 
+// A cache line that is written whole past the caches need not be read before. In pieces that any
+// allocator's memory is aligned for.
+template <bool kStreamed>
+GRADCOMP_V4_INLINE void StoreV4(void* output, __m512 x) {
+  if constexpr (!kStreamed) return _mm512_storeu_ps(output, x);
+  float* const out = static_cast<float*>(output);
+  _mm_stream_ps(out, _mm512_castps512_ps128(x));
+  _mm_stream_ps(out + 4, _mm512_extractf32x4_ps(x, 1));
+  _mm_stream_ps(out + 8, _mm512_extractf32x4_ps(x, 2));
+  _mm_stream_ps(out + 12, _mm512_extractf32x4_ps(x, 3));
+}
+
+// Asks for what is `ahead` of a float32 gradient's elements from `at`, when these are read.
+GRADCOMP_V4_INLINE void AskForGradientV4(const Source& source, int64_t at, int64_t ahead) {
+  __builtin_prefetch(static_cast<const Float32*>(source.gradient) + at + ahead);
+}
+
+// The same of residuals, when new ones are written: memory answers few questions at a time.
+GRADCOMP_V4_INLINE void AskForResidualV4(const Source& source, int64_t at, int64_t ahead) {
+  const Float32* const old = source.residual ? source.residual : source.new_residual;
+  __builtin_prefetch(old + at + ahead, 1);
+}
+
 // 16 elements of a float32 gradient and its residual, from `at`; NaN may be any.
 GRADCOMP_V4_INLINE __m512 LoadSumV4(const Source& source, int64_t at) {
   const __m512 x = _mm512_loadu_ps(static_cast<const Float32*>(source.gradient) + at);

@@ -30,6 +30,8 @@ constexpr int64_t kMaxSampleParts = 8;
 constexpr int64_t kLinesAhead = 16;
 // Kept elements that one task encodes: their residuals are all over memory.
 constexpr int64_t kKeptTask = 1 << 14;
+// Residuals that are asked for before they are needed.
+constexpr int64_t kResidualsAhead = 16;
 // Elements between two looks at how full the candidates are.
 constexpr int64_t kStride = 4096;
 // Thresholds that all elements reach, and none.
@@ -180,8 +182,11 @@ void EncodeValues(const Codec& codec, const Source& source, const Candidates& ke
     Float32* const lost = source.new_residual ? reinterpret_cast<Float32*>(values) : nullptr;
     BlockEncode(codec, {values, DType::kFloat32, nullptr, lost}, k, first, count, 0, stream,
                 payload);
+    const uint32_t* const positions = kept.positions + first;
     for (int64_t i = 0; lost != nullptr && i < count; ++i) {
-      Float32& residual = source.new_residual[kept.positions[first + i]];
+      __builtin_prefetch(source.new_residual + positions[std::min(i + kResidualsAhead, count - 1)],
+                         1);
+      Float32& residual = source.new_residual[positions[i]];
       // A kept -0 decodes to +0, the difference of which from -0 is -0.
       if (smallest == 0 && residual.value == 0 && lost[i].value == 0) continue;
       residual.value = lost[i].value;

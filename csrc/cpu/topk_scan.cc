@@ -66,14 +66,16 @@ GRADCOMP_V4_INLINE void AppendV4(__m512 x, __mmask16 chosen, int64_t at, Candida
 // kScan elements of a float32 gradient: each is written once, since stores are what takes longest.
 template <bool kFew>
 GRADCOMP_V4_INLINE void ScanFloatsV4(const Source& source, int64_t begin, uint32_t threshold,
-                                     Candidates* candidates) {
+                                     int64_t ahead, Candidates* candidates) {
   Float32 x[kScan];
   Float32* const corrected = source.new_residual ? source.new_residual + begin : x;
   uint64_t mask = 0;
   GRADCOMP_UNROLL(4)
   for (int64_t i = 0; i < kScan; i += kLanes) {
+    AskForGradientV4(source, begin + i, ahead);
     const __m512 v = LoadCorrectedV4(source, begin + i);
     if (kFew || source.new_residual != nullptr) _mm512_storeu_ps(corrected + i, v);
+    if (source.new_residual != nullptr) AskForResidualV4(source, begin + i, ahead);
     const __mmask16 chosen = ChosenV4(v, 0xffff, threshold);
     if constexpr (kFew) {
       mask |= static_cast<uint64_t>(chosen) << i;
@@ -87,11 +89,12 @@ GRADCOMP_V4_INLINE void ScanFloatsV4(const Source& source, int64_t begin, uint32
 template <bool kFew>
 GRADCOMP_V4 void ScanV4(const Source& source, int64_t first, int64_t n, uint32_t threshold,
                         Candidates* candidates) {
+  const int64_t ahead = ElementsAhead();
   Candidates found = *candidates;
   for (int64_t begin = first; begin < first + n; begin += kScan) {
     const int64_t size = std::min(kScan, first + n - begin);
     if (size == kScan && source.dtype == DType::kFloat32) {
-      ScanFloatsV4<kFew>(source, begin, threshold, &found);
+      ScanFloatsV4<kFew>(source, begin, threshold, ahead, &found);
       continue;
     }
     float x[kScan];
