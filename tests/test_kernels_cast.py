@@ -80,6 +80,18 @@ def test_every_rounding_boundary(family: str) -> None:
     check_encode(KernelParams(family), [subnormal_halves], None, one_row(4 * 1024))
 
 
+@pytest.mark.parametrize("params", CASTS, ids=lambda p: p.family)
+def test_buckets_too_large_for_the_caches(params: KernelParams) -> None:
+    # Kernels write payloads and sums another way where memory is aligned for it, here at 0 and 16.
+    x = numbers("normal", (16 << 20) // 4 + 300)
+    table, misalignments = one_row(x.size), [0, 4, 16]
+    check_encode(params, [x], None, table, misalignments=misalignments)
+    residual = numbers("normal", x.size, 2)
+    payload = check_encode(params, [x], [residual], table, misalignments=misalignments)
+    both = np.concatenate([payload, payload])
+    check_decode(params, both, 2, table, [x.size], 0.5, misalignments=misalignments)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_buckets(data: st.DataObject) -> None:

@@ -153,6 +153,17 @@ def test_sums_too_large_for_the_caches(bits: int) -> None:
         check_decode(params, both, 2, table, [numel], 0.5, misalignments=[0, 4, 16])
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_payloads_of_gradients_too_large_for_the_caches(bits: int, stochastic: bool) -> None:
+    # Kernels write codes another way where memory is aligned for it: here a multiple of 16 bytes of
+    # scales is before them.
+    params = KernelParams("quantize", bits, 256, stochastic)
+    x = numbers("normal", (16 << 20) // 4 + 4 * 256)
+    for residuals in (None, [numbers("normal", x.size, 2)]):
+        check_encode(params, [x], residuals, one_row(x.size), misalignments=[0, 4, 16])
+
+
 @pytest.mark.parametrize("bits", [8, 4, 2])
 def test_random_bits_depend_on_the_place_in_the_tensor_only(bits: int) -> None:
     params = KernelParams("quantize", bits, 32, True)

@@ -79,9 +79,8 @@ GRADCOMP_V4 int64_t Encode(const Source& source, int64_t n, Float16* wire) {
 
 template <bool kResidual>
 int64_t Encode(const Source& source, int64_t n, Float16* wire) {
-  const bool streamed = source.large && reinterpret_cast<uintptr_t>(wire) % 16 == 0;
-  return streamed ? Encode<kResidual, true>(source, n, wire)
-                  : Encode<kResidual, false>(source, n, wire);
+  return CanStream(source, wire) ? Encode<kResidual, true>(source, n, wire)
+                                 : Encode<kResidual, false>(source, n, wire);
 }
 
 GRADCOMP_V4_INLINE __m512 FloatsFromHalfsV4(const uint8_t* halfs) {

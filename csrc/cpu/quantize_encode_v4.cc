@@ -49,8 +49,7 @@ GRADCOMP_V4_INLINE void EncodeBlockV4(const Source& block, int64_t ahead,
   const __m512 inverse = _mm512_set1_ps(scale.inverse);
   const __m512 step = _mm512_set1_ps(scale.scale);
   // Without residuals to write, what a stochastic block streams is slower than what it stores.
-  const bool streamed =
-      (kResidual || !kStochastic) && block.large && reinterpret_cast<uintptr_t>(codes) % 16 == 0;
+  const bool streamed = (kResidual || !kStochastic) && CanStream(block, codes);
   GRADCOMP_UNROLL(16)
   for (int i = 0; i < kOfPlane; ++i) {
     __m512i bytes = _mm512_setzero_si512();

@@ -53,6 +53,11 @@ inline bool CanStream(const Sink& sink) {
   return sink.streamed && reinterpret_cast<uintptr_t>(sink.output) % 16 == 0;
 }
 
+// The same of a payload.
+inline bool CanStream(const Source& source, const void* payload) {
+  return source.large && reinterpret_cast<uintptr_t>(payload) % 16 == 0;
+}
+
 GRADCOMP_INLINE Source Advance(const Source& source, int64_t elements) {
   return {static_cast<const uint8_t*>(source.gradient) + elements * SizeOf(source.dtype),
           source.dtype, source.residual ? source.residual + elements : nullptr,
